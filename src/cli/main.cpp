@@ -1,0 +1,2 @@
+#include <CLI/CLI.hpp>
+int main(int, char**) { return 0; }

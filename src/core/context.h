@@ -1,0 +1,34 @@
+#pragma once
+
+#include "core/memory.h"
+#include "core/tensor.h"
+
+namespace carope {
+
+/// What an operation runs on: a device, how many threads, and scratch memory that it may use while
+/// it runs. One context serves one caller at a time.
+class Context {
+ public:
+  /// `threads` = 0 takes every core this process may use.
+  static Context cpu(int threads = 0);
+  static Context cuda(int index = 0);
+
+  Device device() const { return device_; }
+  int threads() const { return threads_; }
+
+  /// Scratch for the running operation. The next call hands out the same memory again. It grows to
+  /// the largest request and is then kept, so a repeated step allocates nothing.
+  Tensor scratch(const TensorSpec& spec);
+
+ private:
+  Context(Device device, int threads) : device_(device), threads_(threads) {}
+
+  Device device_;
+  int threads_;
+  Memory scratch_;
+};
+
+/// Throws unless the operation `name` can run where this context is.
+void require_cpu(const Context& context, const char* name);
+
+}  // namespace carope

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+// The CUDA part of the library as the rest of it sees it. A build without CUDA links no_cuda.cpp,
+// in which there are no devices and everything else throws "built without CUDA".
+namespace carope::cuda {
+
+struct DeviceInfo {
+  std::string name;
+  int compute_major = 0;
+  int compute_minor = 0;
+  int multiprocessors = 0;
+  std::size_t memory_bytes = 0;
+};
+
+/// Whether this build has the CUDA part.
+bool compiled();
+/// The devices this process can use, in CUDA's order; empty without a GPU or a driver.
+std::vector<DeviceInfo> devices();
+
+void* allocate(int device, std::size_t bytes);
+void release(int device, void* data) noexcept;
+void clear(int device, void* data, std::size_t bytes);
+void copy_to_device(int device, void* to, const void* from, std::size_t bytes);
+void copy_to_host(int device, void* to, const void* from, std::size_t bytes);
+
+}  // namespace carope::cuda

@@ -1,0 +1,24 @@
+#include "core/cuda.h"
+#include "core/error.h"
+
+namespace carope::cuda {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw DeviceError(
+      "built without CUDA: install the CUDA toolkit (nvcc), configure again with the preset 'cuda' "
+      "and "
+      "rebuild, or use the CPU");
+}
+
+}  // namespace
+
+bool compiled() { return false; }
+std::vector<DeviceInfo> devices() { return {}; }
+void* allocate(int, std::size_t) { refuse(); }
+void release(int, void*) noexcept {}
+void clear(int, void*, std::size_t) { refuse(); }
+void copy_to_device(int, void*, const void*, std::size_t) { refuse(); }
+void copy_to_host(int, void*, const void*, std::size_t) { refuse(); }
+
+}  // namespace carope::cuda

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/error.h"
+
+namespace carope {
+
+using OptionValue = std::variant<bool, std::int64_t, double, std::string>;
+using Options = std::map<std::string, OptionValue>;
+
+std::string to_string(const OptionValue& value);
+
+/// The candidate with the smallest edit distance to `word`; empty if there are none.
+std::string nearest(const std::string& word, std::span<const std::string> candidates);
+
+/// Reads options by key with defaults. What no reader asked for is an error, raised by `finish`.
+class OptionReader {
+ public:
+  /// `section` is how messages name the options, e.g. "position".
+  OptionReader(std::string section, Options options)
+      : section_(std::move(section)), options_(std::move(options)) {}
+
+  bool flag(const std::string& key, bool fallback);
+  std::int64_t integer(const std::string& key, std::int64_t fallback, std::int64_t lowest);
+  double number(const std::string& key, double fallback, double lowest);
+  std::string text(const std::string& key, const std::string& fallback);
+
+  template <class T>
+  T choice(const std::string& key, T fallback,
+           const std::vector<std::pair<std::string, T>>& choices) {
+    std::vector<std::string> names;
+    std::string chosen;
+    for (const auto& [name, value] : choices) {
+      names.push_back(name);
+      if (value == fallback) {
+        chosen = name;
+      }
+    }
+    chosen = one_of(key, chosen, names);
+    for (const auto& [name, value] : choices) {
+      if (name == chosen) {
+        return value;
+      }
+    }
+    return fallback;
+  }
+
+  /// Throws a ConfigError that suggests the nearest key if an option is left that nobody asked for.
+  void finish() const;
+
+ private:
+  const OptionValue* find(const std::string& key);
+  std::string one_of(const std::string& key, const std::string& fallback,
+                     const std::vector<std::string>& names);
+  [[noreturn]] void refuse(const std::string& key, const OptionValue& value,
+                           const std::string& valid) const;
+
+  std::string section_;
+  Options options_;
+  std::set<std::string> known_;
+};
+
+}  // namespace carope

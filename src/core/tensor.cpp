@@ -1,0 +1,68 @@
+#include "core/tensor.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <span>
+
+namespace carope {
+
+std::size_t size_of(DType dtype) { return dtype == DType::kF64 ? 8 : 4; }
+
+const char* to_string(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "f32";
+    case DType::kF64:
+      return "f64";
+    case DType::kI32:
+      return "i32";
+    case DType::kU32:
+      return "u32";
+  }
+  return "?";
+}
+
+Shape::Shape(std::initializer_list<std::int64_t> extents)
+    : rank_(static_cast<int>(extents.size())) {
+  check<ShapeError>(extents.size() <= kMaxRank, "a shape has at most {} axes, {} were given",
+                    kMaxRank, extents.size());
+  std::copy(extents.begin(), extents.end(), extents_.begin());
+}
+
+std::int64_t Shape::size() const {
+  std::int64_t product = 1;
+  for (int axis = 0; axis < rank_; ++axis) {
+    product *= (*this)[axis];
+  }
+  return product;
+}
+
+std::string to_string(const Shape& shape) {
+  std::array<std::int64_t, Shape::kMaxRank> extents{};
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    extents[static_cast<std::size_t>(axis)] = shape[axis];
+  }
+  return fmt::format("[{}]", fmt::join(std::span(extents.data(), shape.rank()), ", "));
+}
+
+Tensor Tensor::slice_rows(std::int64_t begin, std::int64_t end) const {
+  check<ShapeError>(0 <= begin && begin <= end && end <= rows(),
+                    "rows {} to {} are not within the {} rows", begin, end, rows());
+  const auto offset = static_cast<std::size_t>(begin * cols()) * size_of(dtype());
+  return {static_cast<std::byte*>(data_) + offset, {{end - begin, cols()}, dtype()}, device_};
+}
+
+Tensor Tensor::reshape(Shape shape) const {
+  check<ShapeError>(shape.size() == size(), "{} cannot be reshaped to {}", to_string(spec_.shape),
+                    to_string(shape));
+  return {data_, {shape, dtype()}, device_};
+}
+
+void check_shape(const Tensor& tensor, const Shape& shape, const char* name) {
+  check<ShapeError>(static_cast<bool>(tensor), "{} of shape {} is missing", name, to_string(shape));
+  check<ShapeError>(tensor.shape() == shape, "{} has shape {}, expected {}", name,
+                    to_string(tensor.shape()), to_string(shape));
+}
+
+}  // namespace carope

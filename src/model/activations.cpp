@@ -1,0 +1,87 @@
+#include "model/activations.h"
+
+namespace carope {
+namespace {
+
+std::vector<Tensor> take_all(Arena& arena, const std::vector<TensorSpec>& specs) {
+  std::vector<Tensor> tensors;
+  tensors.reserve(specs.size());
+  for (const TensorSpec& spec : specs) {
+    tensors.push_back(arena.take(spec));
+  }
+  return tensors;
+}
+
+Normed take_normed(Arena& arena, std::int64_t rows, std::int64_t width) {
+  return {.y = arena.take({rows, width}), .mean = arena.take({rows}), .rstd = arena.take({rows})};
+}
+
+}  // namespace
+
+Activations::Activations(const GptConfig& config, const PositionEncoding& encoding,
+                         std::int64_t batch, std::int64_t length, Purpose purpose, Device device)
+    : purpose(purpose), batch(batch), length(length) {
+  const Sequence seq{.batch = batch, .length = length};
+  const std::int64_t rows = seq.tokens();
+  const std::int64_t width = config.width;
+  const bool training = purpose == Purpose::kTraining;
+
+  const auto block = [&](Arena& arena, const Tensor& residual) {
+    return BlockActivations{.residual = residual,
+                            .normed_in = take_normed(arena, rows, width),
+                            .qkv = arena.take({rows, 3 * width}),
+                            .position = take_all(arena, encoding.saved(seq)),
+                            .attended = arena.take({rows, width}),
+                            .logsumexp = arena.take({batch, config.heads, length}),
+                            .residual_mid = training ? arena.take({rows, width}) : residual,
+                            .normed_mid = take_normed(arena, rows, width),
+                            .mlp_pre = arena.take({rows, 4 * width}),
+                            .mlp_hidden = arena.take({rows, 4 * width})};
+  };
+
+  arena_ = Arena::plan(device, [&](Arena& arena) {
+    embedding = arena.take({rows, width});
+    blocks.clear();
+    if (training) {
+      for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+        blocks.push_back(block(arena, layer == 0 ? embedding : arena.take({rows, width})));
+      }
+    } else {
+      // The residual is updated in place, unless the embedding must outlive it.
+      const Tensor residual = encoding.reads().embedding ? arena.take({rows, width}) : embedding;
+      blocks.assign(static_cast<std::size_t>(config.layers), block(arena, residual));
+      blocks.front().residual = embedding;
+    }
+    final_residual = training ? arena.take({rows, width}) : blocks.front().residual_mid;
+    final_normed = take_normed(arena, rows, width);
+    losses = arena.take({rows});
+    shared = {};
+    shared.branch = arena.take({rows, width});
+    shared.position = take_all(arena, encoding.workspace(seq));
+    if (training) {
+      shared.dresidual = arena.take({rows, width});
+      shared.dnormed = arena.take({rows, width});
+      shared.dattended = arena.take({rows, width});
+      shared.dqkv = arena.take({rows, 3 * width});
+      shared.dmlp = arena.take({rows, 4 * width});
+      if (encoding.reads().embedding) {
+        shared.dembedding = arena.take({rows, width});
+      }
+    }
+  });
+}
+
+DecodeState::DecodeState(const GptConfig& config, const PositionEncoding& encoding,
+                         std::int64_t batch, std::int64_t capacity, Device device) {
+  arena_ = Arena::plan(device, [&](Arena& arena) {
+    layers.clear();
+    for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+      layers.push_back({.cache = {.keys = arena.take({batch, capacity, config.width}),
+                                  .values = arena.take({batch, capacity, config.width})},
+                        .position = take_all(arena, encoding.decode_state(batch))});
+    }
+  });
+  arena_.clear();
+}
+
+}  // namespace carope

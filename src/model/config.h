@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "core/options.h"
+#include "position/encoding.h"
+
+namespace carope {
+
+/// A GPT's size and positional encoding.
+struct GptConfig {
+  std::int64_t layers = 6;
+  std::int64_t heads = 8;
+  std::int64_t width = 512;
+  std::int64_t vocabulary = 50304;
+  std::int64_t length = 512;  // tokens of a training sequence
+  std::string encoding = "carope";
+  Options encoding_options;
+
+  ModelShape shape() const { return {layers, heads, width, length}; }
+
+  /// Throws a ConfigError that names the field, the value and what would be valid.
+  void validate() const;
+};
+
+/// Reads the tables [model] and [position] of a TOML file. Missing keys keep their defaults; an
+/// unknown key is an error that suggests the nearest.
+GptConfig load_config(const std::filesystem::path& path);
+
+}  // namespace carope

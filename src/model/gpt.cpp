@@ -1,0 +1,266 @@
+#include "model/gpt.h"
+
+#include <algorithm>
+
+#include "core/random.h"
+#include "ops/cross_entropy.h"
+#include "ops/embedding.h"
+#include "ops/linear.h"
+
+namespace carope {
+namespace {
+
+std::int64_t count_targets(const Tensor& targets) {
+  const auto* ids = targets.data<std::int32_t>();
+  return std::count_if(ids, ids + targets.size(), [](std::int32_t id) { return id >= 0; });
+}
+
+double mean_loss(const Tensor& losses, std::int64_t count) {
+  double sum = 0.0;
+  for (std::int64_t n = 0; n < losses.size(); ++n) {
+    sum += losses.f32()[n];
+  }
+  return sum / static_cast<double>(std::max<std::int64_t>(count, 1));
+}
+
+}  // namespace
+
+Gpt::Gpt(const GptConfig& config, Device device) : config_(config), device_(device) {
+  config_.validate();
+  encoding_ = make_encoding(config.encoding, config.shape(), device, config.encoding_options);
+  const auto bound = encoding_->max_length();
+  check<ConfigError>(
+      !bound || config.length <= *bound,
+      "model.length = {} is past the {} positions of the encoding '{}'; give at most {}",
+      config.length, bound.value_or(0), config.encoding, bound.value_or(0));
+
+  value_arena_ = Arena::plan(device, [&](Arena& arena) {
+    parameters_.clear();
+    weights_ = lay_out_weights(config_, *encoding_, [&](const ParameterSpec& spec) {
+      parameters_.push_back({spec, arena.take(spec.shape), {}});
+      return parameters_.back().value;
+    });
+  });
+  gradient_arena_ = Arena::plan(device, [&](Arena& arena) {
+    auto parameter = parameters_.begin();
+    gradients_ = lay_out_weights(config_, *encoding_, [&](const ParameterSpec& spec) {
+      return (parameter++)->gradient = spec.trainable ? arena.take(spec.shape) : Tensor{};
+    });
+  });
+  attention_ = {.heads = config.heads, .slopes = encoding_->attention_slopes()};
+  gradient_arena_.clear();
+}
+
+const Parameter& Gpt::parameter(const std::string& name) const {
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.spec.name == name) {
+      return parameter;
+    }
+  }
+  throw Error(fmt::format("the model has no parameter '{}'", name));
+}
+
+std::int64_t Gpt::parameter_count() const {
+  std::int64_t count = 0;
+  for (const Parameter& parameter : parameters_) {
+    count += parameter.value.size();
+  }
+  return count;
+}
+
+void Gpt::initialise(std::uint64_t seed) {
+  std::uint64_t stream = 0;
+  for (const Parameter& parameter : parameters_) {
+    const Philox random(seed, stream++);
+    const Init init = parameter.spec.init;
+    std::vector<float> values(static_cast<std::size_t>(parameter.value.size()));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<float>(
+          init.mean + (init.deviation > 0.0 ? init.deviation * random.normal(i) : 0.0));
+    }
+    copy_from_host(parameter.value.f32(), values.data(), parameter.value.bytes(), device_);
+  }
+}
+
+double Gpt::training_flops_per_token(std::int64_t length) const {
+  const auto width = static_cast<double>(config_.width);
+  const double layer_weights = 12.0 * width * width;
+  const double gate_weights = encoding_->reads().hidden || encoding_->reads().embedding
+                                  ? width * static_cast<double>(config_.heads)
+                                  : 0.0;
+  // Scores and values: each query meets (length + 1) / 2 keys on average.
+  const double attention = width * (static_cast<double>(length) + 1.0);
+  const double multiply_adds =
+      static_cast<double>(config_.layers) * (layer_weights + gate_weights + attention) +
+      static_cast<double>(config_.vocabulary) * width;
+  return 3.0 * 2.0 * multiply_adds;
+}
+
+Activations Gpt::plan(std::int64_t batch, std::int64_t length, Purpose purpose) const {
+  return {config_, *encoding_, batch, length, purpose, device_};
+}
+
+DecodeState Gpt::plan_decoding(std::int64_t batch, std::int64_t capacity) const {
+  return {config_, *encoding_, batch, capacity, device_};
+}
+
+LayerView Gpt::view(std::size_t layer, const Activations& a, DecodeState* state) const {
+  return {.weights = weights_.blocks[layer].position,
+          .hidden = a.blocks[layer].normed_in.y,
+          .embedding = a.embedding,
+          .saved = a.blocks[layer].position,
+          .workspace = a.shared.position,
+          .state = state == nullptr ? std::span<const Tensor>{} : state->layers[layer].position};
+}
+
+void Gpt::forward(Context& ctx, const Sequence& batch, const Tensor& tokens, Activations& a,
+                  DecodeState* state) const {
+  check<ShapeError>(batch.batch == a.batch && batch.length == a.length,
+                    "activations were planned for {} x {} tokens, not {} x {}", a.batch, a.length,
+                    batch.batch, batch.length);
+  Sequence seq = batch;
+  seq.offset = state == nullptr ? 0 : state->seen;
+  const auto bound = encoding_->max_length();
+  check<ConfigError>(
+      !bound || seq.offset + seq.length <= *bound,
+      "a sequence of {} tokens is past the {} positions of the encoding '{}'; use at most {}",
+      seq.offset + seq.length, bound.value_or(0), config_.encoding, bound.value_or(0));
+
+  embedding(ctx, tokens, weights_.embedding, a.embedding);
+  encoding_->add_to_embedding(ctx, seq, weights_.position, a.embedding);
+  layer_norm(ctx, a.embedding, weights_.blocks.front().attention_norm, a.blocks.front().normed_in);
+  for (std::size_t layer = 0; layer < a.blocks.size(); ++layer) {
+    block_forward(ctx, seq, layer, a, state);
+  }
+  if (state != nullptr) {
+    state->seen += seq.length;
+  }
+}
+
+void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,
+                        DecodeState* state) const {
+  const BlockWeights& w = weights_.blocks[layer];
+  BlockActivations& b = a.blocks[layer];
+  const Tensor& branch = a.shared.branch;
+
+  linear(ctx, b.normed_in.y, w.qkv.weight, w.qkv.bias, b.qkv);
+  encoding_->rotate(ctx, seq, view(layer, a, state), b.qkv);
+  if (state == nullptr) {
+    attention(ctx, attention_, seq, b.qkv, b.attended, b.logsumexp);
+  } else {
+    attention_cached(ctx, attention_, seq, b.qkv, state->layers[layer].cache, b.attended);
+  }
+  linear(ctx, b.attended, w.attention_out.weight, w.attention_out.bias, branch);
+  add_norm(ctx, b.residual, branch, w.mlp_norm, b.residual_mid, b.normed_mid);
+
+  linear_gelu(ctx, b.normed_mid.y, w.mlp_in.weight, w.mlp_in.bias, b.mlp_pre, b.mlp_hidden);
+  linear(ctx, b.mlp_hidden, w.mlp_out.weight, w.mlp_out.bias, branch);
+  if (layer + 1 < a.blocks.size()) {
+    BlockActivations& next = a.blocks[layer + 1];
+    add_norm(ctx, b.residual_mid, branch, weights_.blocks[layer + 1].attention_norm, next.residual,
+             next.normed_in);
+  } else {
+    add_norm(ctx, b.residual_mid, branch, weights_.final_norm, a.final_residual, a.final_normed);
+  }
+}
+
+void Gpt::logits(Context& ctx, const Activations& a, const Tensor& logits) const {
+  linear(ctx, a.final_normed.y, weights_.embedding, {}, logits);
+}
+
+double Gpt::loss(Context& ctx, const Batch& batch, Activations& a) const {
+  forward(ctx, batch.seq, batch.tokens, a);
+  classifier_loss(ctx, {.hidden = a.final_normed.y,
+                        .weight = weights_.embedding,
+                        .targets = batch.targets,
+                        .losses = a.losses});
+  return mean_loss(a.losses, count_targets(batch.targets));
+}
+
+double Gpt::loss_and_gradients(Context& ctx, const Batch& batch, Activations& a, Write write,
+                               double scale) const {
+  check<ShapeError>(a.purpose == Purpose::kTraining,
+                    "gradients need activations planned for training");
+  const std::int64_t count = count_targets(batch.targets);
+  forward(ctx, batch.seq, batch.tokens, a);
+  classifier_loss_backward(
+      ctx,
+      {.hidden = a.final_normed.y,
+       .weight = weights_.embedding,
+       .targets = batch.targets,
+       .losses = a.losses},
+      {.dhidden = a.shared.dnormed,
+       .dweight = gradients_.embedding,
+       .scale = static_cast<float>(scale / static_cast<double>(std::max<std::int64_t>(count, 1))),
+       .write = write});
+  backward(ctx, batch, a, write);
+  return mean_loss(a.losses, count);
+}
+
+void Gpt::backward(Context& ctx, const Batch& batch, Activations& a, Write write) const {
+  SharedActivations& s = a.shared;
+  carope::clear(s.dresidual.f32(), s.dresidual.bytes(), device_);
+  if (s.dembedding) {
+    carope::clear(s.dembedding.f32(), s.dembedding.bytes(), device_);
+  }
+  norm_backward(ctx, {.dy = s.dnormed,
+                      .x = a.final_residual,
+                      .normed = a.final_normed,
+                      .gain = weights_.final_norm.gain,
+                      .dx = s.dresidual,
+                      .dweights = gradients_.final_norm,
+                      .write = write});
+  for (std::size_t layer = a.blocks.size(); layer-- > 0;) {
+    block_backward(ctx, batch.seq, layer, a, write);
+  }
+  encoding_->add_to_embedding_backward(ctx, batch.seq, s.dresidual, gradients_.position, write);
+  embedding_backward(ctx, batch.tokens, s.dresidual, gradients_.embedding);
+  if (s.dembedding) {
+    embedding_backward(ctx, batch.tokens, s.dembedding, gradients_.embedding);
+  }
+}
+
+void Gpt::block_backward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,
+                         Write write) const {
+  const BlockWeights& w = weights_.blocks[layer];
+  const BlockWeights& dw = gradients_.blocks[layer];
+  const BlockActivations& b = a.blocks[layer];
+  const SharedActivations& s = a.shared;  // s.dresidual is the gradient of both branches' sums
+
+  linear_backward_weight(ctx, b.mlp_hidden, s.dresidual, dw.mlp_out.weight, dw.mlp_out.bias, write);
+  linear_backward_gelu(ctx, s.dresidual, w.mlp_out.weight, b.mlp_pre, s.dmlp);
+  linear_backward_weight(ctx, b.normed_mid.y, s.dmlp, dw.mlp_in.weight, dw.mlp_in.bias, write);
+  linear_backward_input(ctx, s.dmlp, w.mlp_in.weight, s.dnormed, Write::kOverwrite);
+  norm_backward(ctx, {.dy = s.dnormed,
+                      .x = b.residual_mid,
+                      .normed = b.normed_mid,
+                      .gain = w.mlp_norm.gain,
+                      .dx = s.dresidual,
+                      .dweights = dw.mlp_norm,
+                      .write = write});
+
+  linear_backward_weight(ctx, b.attended, s.dresidual, dw.attention_out.weight,
+                         dw.attention_out.bias, write);
+  linear_backward_input(ctx, s.dresidual, w.attention_out.weight, s.dattended, Write::kOverwrite);
+  attention_backward(ctx, attention_, seq,
+                     {.qkv = b.qkv,
+                      .out = b.attended,
+                      .logsumexp = b.logsumexp,
+                      .dout = s.dattended,
+                      .dqkv = s.dqkv});
+  encoding_->rotate_backward(
+      ctx, seq, view(layer, a, nullptr), b.qkv, s.dqkv,
+      {.weights = dw.position, .write = write, .dhidden = s.dnormed, .dembedding = s.dembedding});
+  linear_backward_weight(ctx, b.normed_in.y, s.dqkv, dw.qkv.weight, dw.qkv.bias, write);
+  linear_backward_input(ctx, s.dqkv, w.qkv.weight, s.dnormed,
+                        encoding_->reads().hidden ? Write::kAccumulate : Write::kOverwrite);
+  norm_backward(ctx, {.dy = s.dnormed,
+                      .x = b.residual,
+                      .normed = b.normed_in,
+                      .gain = w.attention_norm.gain,
+                      .dx = s.dresidual,
+                      .dweights = dw.attention_norm,
+                      .write = write});
+}
+
+}  // namespace carope

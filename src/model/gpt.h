@@ -1,0 +1,76 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/arena.h"
+#include "model/activations.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "position/registry.h"
+
+namespace carope {
+
+/// Tokens to learn from or to score.
+struct Batch {
+  Sequence seq;
+  Tensor tokens;   // [B, T] i32
+  Tensor targets;  // [B, T] i32: the token that follows each; negative ones are not counted
+};
+
+/// GPT-2 with a pluggable positional encoding: pre-norm blocks, tied embedding, biases, tanh-GELU.
+class Gpt {
+ public:
+  explicit Gpt(const GptConfig& config, Device device = {});
+
+  const GptConfig& config() const { return config_; }
+  const PositionEncoding& encoding() const { return *encoding_; }
+  std::span<const Parameter> parameters() const { return parameters_; }
+  /// The parameter of this name; throws if there is none.
+  const Parameter& parameter(const std::string& name) const;
+  std::int64_t parameter_count() const;
+
+  /// Draws every parameter anew; each is a function of the seed and its name's place alone.
+  void initialise(std::uint64_t seed);
+
+  /// Floating-point operations of one training step, forward and backward, for one token of a
+  /// sequence of `length`: two a multiply-add, matrix products only, attention counted as causal.
+  double training_flops_per_token(std::int64_t length) const;
+
+  Activations plan(std::int64_t batch, std::int64_t length, Purpose purpose) const;
+  DecodeState plan_decoding(std::int64_t batch, std::int64_t capacity) const;
+
+  /// Runs the blocks; the result is a.final_normed. With a decode state the tokens continue those
+  /// it has seen, and it then has seen them too.
+  void forward(Context& ctx, const Sequence& seq, const Tensor& tokens, Activations& a,
+               DecodeState* state = nullptr) const;
+  /// logits [N, V] of the last forward().
+  void logits(Context& ctx, const Activations& a, const Tensor& logits) const;
+
+  /// The mean loss over the counted targets; a.losses has each token's.
+  double loss(Context& ctx, const Batch& batch, Activations& a) const;
+  /// The mean loss, and `scale` times its gradient in every parameter's gradient.
+  double loss_and_gradients(Context& ctx, const Batch& batch, Activations& a, Write write,
+                            double scale = 1.0) const;
+
+ private:
+  void block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,
+                     DecodeState* state) const;
+  void block_backward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,
+                      Write write) const;
+  void backward(Context& ctx, const Batch& batch, Activations& a, Write write) const;
+  LayerView view(std::size_t layer, const Activations& a, DecodeState* state) const;
+
+  GptConfig config_;
+  std::unique_ptr<PositionEncoding> encoding_;
+  std::vector<Parameter> parameters_;
+  GptWeights weights_;
+  GptWeights gradients_;
+  Attention attention_;
+  Device device_;
+  Arena value_arena_;
+  Arena gradient_arena_;
+};
+
+}  // namespace carope

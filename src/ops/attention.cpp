@@ -1,0 +1,64 @@
+#include "ops/attention.h"
+
+namespace carope {
+
+namespace cpu {
+decltype(carope::attention) attention;
+decltype(carope::attention_backward) attention_backward;
+decltype(carope::attention_cached) attention_cached;
+}  // namespace cpu
+
+namespace {
+
+void check_attention(const Attention& attention, const Sequence& seq, const Tensor& qkv,
+                     const Tensor& out) {
+  check_sequence(seq, qkv, "qkv");
+  check_sequence(seq, out, "the result of attention");
+  check<ShapeError>(
+      qkv.cols() == 3 * out.cols() && attention.heads > 0 && out.cols() % attention.heads == 0,
+      "qkv of width {} does not hold q, k and v of {} heads for a result of width {}", qkv.cols(),
+      attention.heads, out.cols());
+  if (attention.slopes) {
+    check_shape(attention.slopes, {attention.heads}, "the slopes of attention");
+  }
+}
+
+}  // namespace
+
+void attention(Context& ctx, const Attention& attention, const Sequence& seq, const Tensor& qkv,
+               const Tensor& out, const Tensor& logsumexp) {
+  check_attention(attention, seq, qkv, out);
+  check_shape(logsumexp, {seq.batch, attention.heads, seq.length}, "logsumexp");
+  check<ShapeError>(seq.offset == 0, "attention from offset {} needs a cache of the earlier keys",
+                    seq.offset);
+  require_cpu(ctx, "attention");
+  cpu::attention(ctx, attention, seq, qkv, out, logsumexp);
+}
+
+void attention_backward(Context& ctx, const Attention& attention, const Sequence& seq,
+                        const AttentionBackward& args) {
+  check_attention(attention, seq, args.qkv, args.out);
+  check_shape(args.logsumexp, {seq.batch, attention.heads, seq.length}, "logsumexp");
+  check_shape(args.dout, args.out.shape(), "dout");
+  check_shape(args.dqkv, args.qkv.shape(), "dqkv");
+  require_cpu(ctx, "attention_backward");
+  cpu::attention_backward(ctx, attention, seq, args);
+}
+
+void attention_cached(Context& ctx, const Attention& attention, const Sequence& seq,
+                      const Tensor& qkv, const KeyValueCache& cache, const Tensor& out) {
+  check_attention(attention, seq, qkv, out);
+  check<ShapeError>(cache.keys && cache.keys.shape().rank() == 3 &&
+                        cache.keys.dim(0) == seq.batch && cache.keys.cols() == out.cols() &&
+                        cache.values && cache.values.shape() == cache.keys.shape(),
+                    "the key-value cache does not fit a batch of {} and a width of {}", seq.batch,
+                    out.cols());
+  check<ConfigError>(seq.offset + seq.length <= cache.keys.dim(1),
+                     "{} tokens do not fit the key-value cache of {}; make it longer",
+                     seq.offset + seq.length, cache.keys.dim(1));
+  check<ShapeError>(!seq.document_start, "packed documents cannot be decoded through a cache");
+  require_cpu(ctx, "attention_cached");
+  cpu::attention_cached(ctx, attention, seq, qkv, cache, out);
+}
+
+}  // namespace carope

@@ -1,0 +1,75 @@
+#include "ops/carope.h"
+
+#include <cmath>
+
+namespace carope {
+
+namespace cpu {
+decltype(carope::carope) carope;
+decltype(carope::carope_backward) carope_backward;
+}  // namespace cpu
+
+namespace {
+
+void check_carope(const Carope& carope, const Sequence& seq, const Tensor& logits,
+                  const Tensor& qkv, const CaropeSaved& saved) {
+  check_sequence(seq, qkv, "qkv");
+  check<ShapeError>(carope.heads > 0 && qkv.cols() % (6 * carope.heads) == 0,
+                    "qkv of width {} does not hold q, k and v of {} heads with an even dimension",
+                    qkv.cols(), carope.heads);
+  const std::int64_t pairs = qkv.cols() / (6 * carope.heads);
+  check<ShapeError>(pairs <= kMaxRotaryPairs, "a head has {} rotary pairs; at most {} are possible",
+                    pairs, kMaxRotaryPairs);
+  check<ShapeError>(carope.chunk > 0 && carope.exponent_start >= 0,
+                    "chunk = {} must be positive and exponent_start = {} not negative",
+                    carope.chunk, carope.exponent_start);
+  check_shape(logits, {seq.batch, seq.length, carope.heads}, "the gate logits");
+  check_shape(saved.frequency, carope_frequency_spec(carope, seq).shape, "saved.frequency");
+  check_shape(saved.carry, carope_carry_spec(carope, seq, pairs).shape, "saved.carry");
+}
+
+}  // namespace
+
+TensorSpec carope_frequency_spec(const Carope& carope, const Sequence& seq) {
+  return {{seq.batch, seq.length, carope.heads}, DType::kU32};
+}
+
+TensorSpec carope_carry_spec(const Carope& carope, const Sequence& seq, std::int64_t pairs) {
+  return {{seq.batch, carope.chunks(seq.length), carope.heads, pairs}, DType::kU32};
+}
+
+std::uint32_t frequency_of_logit(float z) {
+  constexpr double kOne = 0x1p32;
+  constexpr double kLargest = kOne - 1.0;
+  const double softplus = z > 0.0F ? z + std::log1p(std::exp(-static_cast<double>(z)))
+                                   : std::log1p(std::exp(static_cast<double>(z)));
+  const double fraction = kOne / (softplus + 1.0) + 0.5;
+  // Written so that a NaN logit gives a number too: the NaN reaches the loss through q and k.
+  return fraction < kLargest ? static_cast<std::uint32_t>(fraction)
+                             : static_cast<std::uint32_t>(kLargest);
+}
+
+double rope_gate_bias(std::int64_t pairs, double base) {
+  return std::log(std::expm1(std::pow(base, 1.0 / static_cast<double>(pairs)) - 1.0));
+}
+
+void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
+            const Tensor& qkv, const CaropeSaved& saved, const Tensor& state) {
+  check_carope(carope, seq, logits, qkv, saved);
+  if (state) {
+    check_shape(state, {seq.batch, carope.heads, saved.carry.cols()}, "the phase state");
+  }
+  require_cpu(ctx, "carope");
+  cpu::carope(ctx, carope, seq, logits, qkv, saved, state);
+}
+
+void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,
+                     const CaropeSaved& saved, const Tensor& qkv, const Tensor& dqkv,
+                     const Tensor& dlogits) {
+  check_carope(carope, seq, dlogits, qkv, saved);
+  check_shape(dqkv, qkv.shape(), "dqkv");
+  require_cpu(ctx, "carope_backward");
+  cpu::carope_backward(ctx, carope, seq, saved, qkv, dqkv, dlogits);
+}
+
+}  // namespace carope

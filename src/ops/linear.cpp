@@ -1,0 +1,77 @@
+#include "ops/linear.h"
+
+namespace carope {
+
+namespace cpu {
+decltype(carope::linear) linear;
+decltype(carope::linear_gelu) linear_gelu;
+decltype(carope::linear_backward_input) linear_backward_input;
+decltype(carope::linear_backward_gelu) linear_backward_gelu;
+decltype(carope::linear_backward_weight) linear_backward_weight;
+}  // namespace cpu
+
+namespace {
+
+/// Checks that `out_rows` [N, O] = `in_rows` [N, I] through `weight` [O, I].
+void check_layer(const Tensor& in_rows, const Tensor& weight, const Tensor& out_rows) {
+  check<ShapeError>(in_rows && weight && out_rows, "a tensor of a linear layer is missing");
+  check<ShapeError>(weight.shape().rank() == 2 && weight.dim(1) == in_rows.cols() &&
+                        weight.dim(0) == out_rows.cols() && in_rows.rows() == out_rows.rows(),
+                    "a linear layer cannot take {} through weight {} to {}",
+                    to_string(in_rows.shape()), to_string(weight.shape()),
+                    to_string(out_rows.shape()));
+}
+
+void check_bias(const Tensor& bias, const Tensor& weight) {
+  if (bias) {
+    check_shape(bias, {weight.dim(0)}, "the bias of a linear layer");
+  }
+}
+
+}  // namespace
+
+void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+            const Tensor& y) {
+  check_layer(x, weight, y);
+  check_bias(bias, weight);
+  require_cpu(ctx, "linear");
+  cpu::linear(ctx, x, weight, bias, y);
+}
+
+void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                 const Tensor& pre, const Tensor& y) {
+  check_layer(x, weight, y);
+  check_bias(bias, weight);
+  check_shape(pre, y.shape(), "the input of the GELU");
+  require_cpu(ctx, "linear_gelu");
+  cpu::linear_gelu(ctx, x, weight, bias, pre, y);
+}
+
+void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& dx,
+                           Write write) {
+  check_layer(dx, weight, dy);
+  require_cpu(ctx, "linear_backward_input");
+  cpu::linear_backward_input(ctx, dy, weight, dx, write);
+}
+
+void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
+                          const Tensor& dpre) {
+  check_layer(dpre, weight, dy);
+  check_shape(pre, dpre.shape(), "the input of the GELU");
+  require_cpu(ctx, "linear_backward_gelu");
+  cpu::linear_backward_gelu(ctx, dy, weight, pre, dpre);
+}
+
+void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dweight,
+                            const Tensor& dbias, Write write) {
+  if (dweight) {
+    check_layer(x, dweight, dy);
+  }
+  if (dbias) {
+    check_shape(dbias, {dy.cols()}, "the bias of a linear layer");
+  }
+  require_cpu(ctx, "linear_backward_weight");
+  cpu::linear_backward_weight(ctx, x, dy, dweight, dbias, write);
+}
+
+}  // namespace carope

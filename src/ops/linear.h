@@ -1,0 +1,29 @@
+#pragma once
+
+#include "core/context.h"
+#include "ops/write.h"
+
+// Dense layers. Weights are [out, in]; activations are [..., features].
+namespace carope {
+
+/// y = x Wᵀ + b. An empty bias is zero.
+void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+            const Tensor& y);
+
+/// pre = x Wᵀ + b and y = gelu(pre); `pre` is kept for the backward pass.
+void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                 const Tensor& pre, const Tensor& y);
+
+/// dx = dy W, or dx += dy W.
+void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& dx,
+                           Write write);
+
+/// dpre = (dy W) gelu'(pre): through this layer and the GELU that made its input.
+void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
+                          const Tensor& dpre);
+
+/// dW = dyᵀ x and db = Σ dy, or added to what is there. What is empty is skipped.
+void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dweight,
+                            const Tensor& dbias, Write write);
+
+}  // namespace carope

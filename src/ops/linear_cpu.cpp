@@ -1,0 +1,119 @@
+#include "ops/linear.h"
+#include "ops/matmul.h"
+#include "ops/simd_math.h"
+
+namespace carope::cpu {
+namespace {
+
+void add_bias(const Tile& tile, const float* bias, const Tensor& y) {
+  const std::int64_t n = y.cols();
+  for (std::int64_t row = tile.row_begin; row < tile.row_end; ++row) {
+    float* out = y.f32() + row * n;
+#pragma omp simd
+    for (std::int64_t col = tile.col_begin; col < tile.col_end; ++col) {
+      out[col] += bias[col];
+    }
+  }
+}
+
+/// sums[c] = (or +=) the sum over rows of dy[row, c], for columns [begin, end).
+void sum_columns(const Tensor& dy, std::int64_t begin, std::int64_t end, float* sums, Write write) {
+  // Short runs of fp32 additions inside an fp64 total: accurate for any number of rows.
+  constexpr std::int64_t kColumns = 64;
+  constexpr std::int64_t kRun = 64;
+  const std::int64_t stride = dy.cols();
+  for (std::int64_t col = begin; col < end; col += kColumns) {
+    const std::int64_t width = std::min(kColumns, end - col);
+    double total[kColumns] = {};
+    for (std::int64_t first = 0; first < dy.rows(); first += kRun) {
+      float run[kColumns] = {};
+      for (std::int64_t row = first; row < std::min(dy.rows(), first + kRun); ++row) {
+        const float* values = dy.f32() + row * stride + col;
+#pragma omp simd
+        for (std::int64_t i = 0; i < width; ++i) {
+          run[i] += values[i];
+        }
+      }
+      for (std::int64_t i = 0; i < width; ++i) {
+        total[i] += run[i];
+      }
+    }
+    for (std::int64_t i = 0; i < width; ++i) {
+      const double old = write == Write::kAccumulate ? sums[col + i] : 0.0;
+      sums[col + i] = static_cast<float>(old + total[i]);
+    }
+  }
+}
+
+Matrix plain(const Tensor& tensor) { return {tensor.f32(), tensor.cols(), false}; }
+Matrix transposed(const Tensor& tensor) { return {tensor.f32(), tensor.cols(), true}; }
+
+}  // namespace
+
+void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+            const Tensor& y) {
+  matmul(ctx, {x.rows(), weight.dim(0), x.cols()}, plain(x), transposed(weight), plain(y),
+         Write::kOverwrite, [&](const Tile& tile) {
+           if (bias) {
+             add_bias(tile, bias.f32(), y);
+           }
+         });
+}
+
+void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                 const Tensor& pre, const Tensor& y) {
+  matmul(ctx, {x.rows(), weight.dim(0), x.cols()}, plain(x), transposed(weight), plain(pre),
+         Write::kOverwrite, [&](const Tile& tile) {
+           if (bias) {
+             add_bias(tile, bias.f32(), pre);
+           }
+           const std::int64_t n = pre.cols();
+           for (std::int64_t row = tile.row_begin; row < tile.row_end; ++row) {
+             const float* in = pre.f32() + row * n;
+             float* out = y.f32() + row * n;
+#pragma omp simd
+             for (std::int64_t col = tile.col_begin; col < tile.col_end; ++col) {
+               out[col] = gelu(in[col]);
+             }
+           }
+         });
+}
+
+void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& dx,
+                           Write write) {
+  matmul(ctx, {dy.rows(), weight.dim(1), dy.cols()}, plain(dy), plain(weight), plain(dx), write);
+}
+
+void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
+                          const Tensor& dpre) {
+  matmul(ctx, {dy.rows(), weight.dim(1), dy.cols()}, plain(dy), plain(weight), plain(dpre),
+         Write::kOverwrite, [&](const Tile& tile) {
+           const std::int64_t n = pre.cols();
+           for (std::int64_t row = tile.row_begin; row < tile.row_end; ++row) {
+             const float* in = pre.f32() + row * n;
+             float* out = dpre.f32() + row * n;
+#pragma omp simd
+             for (std::int64_t col = tile.col_begin; col < tile.col_end; ++col) {
+               out[col] *= gelu_derivative(in[col]);
+             }
+           }
+         });
+}
+
+void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dweight,
+                            const Tensor& dbias, Write write) {
+  if (!dweight) {
+    if (dbias) {
+      sum_columns(dy, 0, dy.cols(), dbias.f32(), write);
+    }
+    return;
+  }
+  matmul(ctx, {dy.cols(), x.cols(), dy.rows()}, transposed(dy), plain(x), plain(dweight), write,
+         [&](const Tile& tile) {
+           if (dbias && tile.col_begin == 0) {
+             sum_columns(dy, tile.row_begin, tile.row_end, dbias.f32(), write);
+           }
+         });
+}
+
+}  // namespace carope::cpu

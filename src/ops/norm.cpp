@@ -1,0 +1,56 @@
+#include "ops/norm.h"
+
+namespace carope {
+
+namespace cpu {
+decltype(carope::layer_norm) layer_norm;
+decltype(carope::add_norm) add_norm;
+decltype(carope::norm_backward) norm_backward;
+}  // namespace cpu
+
+namespace {
+
+void check_norm(const Tensor& x, const Tensor& gain, const Tensor& bias) {
+  check<ShapeError>(static_cast<bool>(x), "the input of a layer norm is missing");
+  check_shape(gain, {x.cols()}, "the gain of a layer norm");
+  check_shape(bias, {x.cols()}, "the bias of a layer norm");
+}
+
+void check_statistics(const Tensor& x, const Normed& normed) {
+  check<ShapeError>(normed.mean && normed.mean.size() == x.rows() && normed.rstd &&
+                        normed.rstd.size() == x.rows(),
+                    "a layer norm of {} rows needs {} means and deviations", x.rows(), x.rows());
+}
+
+}  // namespace
+
+void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const Normed& out) {
+  check_norm(x, weights.gain, weights.bias);
+  check_statistics(x, out);
+  check_shape(out.y, x.shape(), "the result of a layer norm");
+  require_cpu(ctx, "layer_norm");
+  cpu::layer_norm(ctx, x, weights, out);
+}
+
+void add_norm(Context& ctx, const Tensor& x, const Tensor& branch, const NormWeights& weights,
+              const Tensor& sum, const Normed& out) {
+  check_norm(x, weights.gain, weights.bias);
+  check_statistics(x, out);
+  check_shape(branch, x.shape(), "the branch added to a residual");
+  check_shape(sum, x.shape(), "the sum of residual and branch");
+  check_shape(out.y, x.shape(), "the result of a layer norm");
+  require_cpu(ctx, "add_norm");
+  cpu::add_norm(ctx, x, branch, weights, sum, out);
+}
+
+void norm_backward(Context& ctx, const NormBackward& args) {
+  check_norm(args.x, args.gain, args.dweights.bias);
+  check_statistics(args.x, args.normed);
+  check_shape(args.dweights.gain, {args.x.cols()}, "the gradient of a layer norm's gain");
+  check_shape(args.dy, args.x.shape(), "the gradient of a layer norm's result");
+  check_shape(args.dx, args.x.shape(), "the gradient of a layer norm's input");
+  require_cpu(ctx, "norm_backward");
+  cpu::norm_backward(ctx, args);
+}
+
+}  // namespace carope

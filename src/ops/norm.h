@@ -1,0 +1,42 @@
+#pragma once
+
+#include "core/context.h"
+#include "ops/write.h"
+
+namespace carope {
+
+/// A layer norm's parameters, or their gradients.
+struct NormWeights {
+  Tensor gain;  // [C]
+  Tensor bias;  // [C]
+};
+
+/// What a layer norm leaves behind: its result and what its backward pass needs besides the input.
+struct Normed {
+  Tensor y;     // [N, C]
+  Tensor mean;  // [N]
+  Tensor rstd;  // [N] 1 / standard deviation
+};
+
+inline constexpr float kNormEpsilon = 1e-5F;
+
+/// out.y = gain (x - mean) / std + bias, row by row.
+void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const Normed& out);
+
+/// sum = x + branch and out = layer_norm(sum), in one pass. `sum` may be `x` itself.
+void add_norm(Context& ctx, const Tensor& x, const Tensor& branch, const NormWeights& weights,
+              const Tensor& sum, const Normed& out);
+
+struct NormBackward {
+  Tensor dy;      // [N, C] gradient of the norm's result
+  Tensor x;       // [N, C] the norm's input
+  Normed normed;  // mean and rstd of the forward pass
+  Tensor gain;    // [C]
+  Tensor dx;  // [N, C] the norm's contribution is added: a residual's gradient flows past the norm
+  NormWeights dweights;
+  Write write;  // of dweights
+};
+
+void norm_backward(Context& ctx, const NormBackward& args);
+
+}  // namespace carope

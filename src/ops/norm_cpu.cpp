@@ -1,0 +1,120 @@
+#include <cmath>
+
+#include "core/parallel.h"
+#include "ops/norm.h"
+
+namespace carope::cpu {
+namespace {
+
+constexpr std::int64_t kRows = 64;  // rows a task
+
+/// Normalises one row; `x` and `y` may not overlap.
+void normalise(const float* x, std::int64_t width, const NormWeights& weights, const Normed& out,
+               std::int64_t row) {
+  const float* gain = weights.gain.f32();
+  const float* bias = weights.bias.f32();
+  float* y = out.y.f32() + row * width;
+  float sum = 0.0F;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t c = 0; c < width; ++c) {
+    sum += x[c];
+  }
+  const float mean = sum / static_cast<float>(width);
+  float squares = 0.0F;
+#pragma omp simd reduction(+ : squares)
+  for (std::int64_t c = 0; c < width; ++c) {
+    const float centred = x[c] - mean;
+    squares += centred * centred;
+  }
+  const float rstd = 1.0F / std::sqrt(squares / static_cast<float>(width) + kNormEpsilon);
+#pragma omp simd
+  for (std::int64_t c = 0; c < width; ++c) {
+    y[c] = (x[c] - mean) * rstd * gain[c] + bias[c];
+  }
+  out.mean.f32()[row] = mean;
+  out.rstd.f32()[row] = rstd;
+}
+
+/// Adds one row's part to dx, and to the sums behind dgain and dbias.
+void row_backward(const NormBackward& args, std::int64_t row, float* dgain, float* dbias) {
+  const std::int64_t width = args.x.cols();
+  const float* x = args.x.f32() + row * width;
+  const float* dy = args.dy.f32() + row * width;
+  const float* gain = args.gain.f32();
+  float* dx = args.dx.f32() + row * width;
+  const float mean = args.normed.mean.f32()[row];
+  const float rstd = args.normed.rstd.f32()[row];
+  float sum_d = 0.0F;
+  float sum_dx = 0.0F;
+#pragma omp simd reduction(+ : sum_d, sum_dx)
+  for (std::int64_t c = 0; c < width; ++c) {
+    const float normed = (x[c] - mean) * rstd;
+    const float d = dy[c] * gain[c];
+    dgain[c] += dy[c] * normed;
+    dbias[c] += dy[c];
+    sum_d += d;
+    sum_dx += d * normed;
+  }
+  const float mean_d = sum_d / static_cast<float>(width);
+  const float mean_dx = sum_dx / static_cast<float>(width);
+#pragma omp simd
+  for (std::int64_t c = 0; c < width; ++c) {
+    const float normed = (x[c] - mean) * rstd;
+    dx[c] += (dy[c] * gain[c] - mean_d - normed * mean_dx) * rstd;
+  }
+}
+
+}  // namespace
+
+void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const Normed& out) {
+  parallel_blocks(ctx, x.rows(), kRows, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      normalise(x.f32() + row * x.cols(), x.cols(), weights, out, row);
+    }
+  });
+}
+
+void add_norm(Context& ctx, const Tensor& x, const Tensor& branch, const NormWeights& weights,
+              const Tensor& sum, const Normed& out) {
+  const std::int64_t width = x.cols();
+  parallel_blocks(ctx, x.rows(), kRows, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const float* left = x.f32() + row * width;
+      const float* right = branch.f32() + row * width;
+      float* total = sum.f32() + row * width;
+#pragma omp simd
+      for (std::int64_t c = 0; c < width; ++c) {
+        total[c] = left[c] + right[c];
+      }
+      normalise(total, width, weights, out, row);
+    }
+  });
+}
+
+void norm_backward(Context& ctx, const NormBackward& args) {
+  const std::int64_t width = args.x.cols();
+  const std::int64_t blocks = (args.x.rows() + kRows - 1) / kRows;
+  // Each task sums its rows' share of dgain and dbias; the shares are then added in a fixed order.
+  const Tensor shares = ctx.scratch({{blocks, 2 * width}});
+  parallel_blocks(ctx, args.x.rows(), kRows, [&](std::int64_t begin, std::int64_t end) {
+    float* dgain = shares.f32() + begin / kRows * 2 * width;
+    float* dbias = dgain + width;
+    std::fill_n(dgain, 2 * width, 0.0F);
+    for (std::int64_t row = begin; row < end; ++row) {
+      row_backward(args, row, dgain, dbias);
+    }
+  });
+  const auto total = [&](std::int64_t column, float* gradient) {
+    double sum = args.write == Write::kAccumulate ? *gradient : 0.0;
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      sum += shares.f32()[block * 2 * width + column];
+    }
+    *gradient = static_cast<float>(sum);
+  };
+  for (std::int64_t c = 0; c < width; ++c) {
+    total(c, args.dweights.gain.f32() + c);
+    total(width + c, args.dweights.bias.f32() + c);
+  }
+}
+
+}  // namespace carope::cpu

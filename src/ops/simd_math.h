@@ -1,0 +1,79 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+// Elementary functions without branches or calls, so that the compiler can vectorise loops over
+// them. Each is accurate to about one unit in the last place of fp32.
+namespace carope::cpu {
+
+/// e^x; 0 below the smallest normal number.
+inline float exp_f32(float x) {
+  constexpr float kLog2E = 1.44269504F;
+  constexpr float kLn2High = 0.693145752F;  // 16 significant bits: n * kLn2High is exact
+  constexpr float kLn2Low = 1.42860677e-6F;
+  constexpr float kLowest = -87.3365402F;
+  constexpr float kHighest = 88.3762589F;
+  constexpr float kRounder = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
+  const float clamped = x < kLowest ? kLowest : (x > kHighest ? kHighest : x);
+  const float shifted = clamped * kLog2E + kRounder;
+  const float n = shifted - kRounder;
+  const float r = (clamped - n * kLn2High) - n * kLn2Low;
+  float q = 1.38146110e-3F;
+  q = q * r + 8.36871004e-3F;
+  q = q * r + 4.16683874e-2F;
+  q = q * r + 1.66665207e-1F;
+  q = q * r + 4.99999935e-1F;
+  const float mantissa = 1.0F + (r + r * r * q);
+  const std::int32_t exponent = std::bit_cast<std::int32_t>(shifted) << 23;
+  const float result = std::bit_cast<float>(std::bit_cast<std::int32_t>(mantissa) + exponent);
+  return x < kLowest ? 0.0F : result;
+}
+
+inline constexpr float kGeluScale = 0.797884561F;  // sqrt(2 / pi)
+inline constexpr float kGeluCubic = 0.044715F;
+
+/// The logistic function of 2u, where tanh-GELU(x) = x (1 + tanh u) / 2 = x sigmoid(2u).
+inline float gelu_gate(float x) {
+  const float u = kGeluScale * (x + kGeluCubic * x * x * x);
+  return 1.0F / (1.0F + exp_f32(-2.0F * u));
+}
+
+inline float gelu(float x) { return x * gelu_gate(x); }
+
+inline float gelu_derivative(float x) {
+  const float gate = gelu_gate(x);
+  const float du = kGeluScale * (1.0F + 3.0F * kGeluCubic * x * x);
+  return gate + 2.0F * x * gate * (1.0F - gate) * du;
+}
+
+struct SinCos {
+  float sin, cos;
+};
+
+/// Sine and cosine of an angle in turns, as an unsigned 32-bit fraction. The wrap is exact.
+inline SinCos sincos_turns(std::uint32_t turns) {
+  constexpr float kRadians = 1.46291808e-9F;  // 2 pi / 2^32
+  const std::uint32_t quarter = (turns + (1U << 29)) >> 30;
+  const float x = static_cast<float>(static_cast<std::int32_t>(turns - (quarter << 30))) * kRadians;
+  const float y = x * x;
+  float s = 2.71735321e-6F;
+  s = s * y - 1.98392031e-4F;
+  s = s * y + 8.33332879e-3F;
+  s = s * y - 1.66666666e-1F;
+  s = s * y * x + x;
+  float c = 2.43799293e-5F;
+  c = c * y - 1.38866192e-3F;
+  c = c * y + 4.16666167e-2F;
+  c = c * y - 4.99999996e-1F;
+  c = c * y + 1.0F;
+  const bool swapped = (quarter & 1U) != 0;
+  const float sine = swapped ? c : s;
+  const float cosine = swapped ? s : c;
+  const std::uint32_t sine_sign = (quarter & 2U) << 30;
+  const std::uint32_t cosine_sign = ((quarter + 1U) & 2U) << 30;
+  return {std::bit_cast<float>(std::bit_cast<std::uint32_t>(sine) ^ sine_sign),
+          std::bit_cast<float>(std::bit_cast<std::uint32_t>(cosine) ^ cosine_sign)};
+}
+
+}  // namespace carope::cpu

@@ -1,0 +1,108 @@
+#include "ops/carope.h"
+
+#include "ops/linear.h"
+#include "position/rotary_options.h"
+
+namespace carope {
+namespace {
+
+enum class Source : std::uint8_t { kHidden, kEmbedding };
+
+/// Context-aware rotary position embedding: each layer has a gate, one logit a token and head, that
+/// sets how far the head's clock turns at that token.
+class ContextAwareRotary : public PositionEncoding {
+ public:
+  explicit ContextAwareRotary(const EncodingSetup& setup) : shape_(setup.shape) {
+    check_rotary(setup.shape);
+    OptionReader& options = setup.options;
+    op_ = {.heads = setup.shape.heads,
+           .layout = rotary_layout(options),
+           .exponent_start = options.integer("exponent_start", 0, 0),
+           .chunk = options.integer("chunk", 512, 1)};
+    source_ =
+        options.choice<Source>("source", Source::kHidden,
+                               {{"hidden", Source::kHidden}, {"embedding", Source::kEmbedding}});
+    bias_ = options.flag("bias", true);
+    frozen_ = options.flag("frozen", false);
+    decay_ = options.flag("decay", true);
+    base_ = rotary_base(options);
+    weight_deviation_ = options.number("weight_deviation", 0.0, 0.0);
+  }
+
+  std::vector<ParameterSpec> layer_parameters() const override {
+    std::vector<ParameterSpec> specs{{.name = "weight",
+                                      .shape = {shape_.heads, shape_.width},
+                                      .init = {.deviation = weight_deviation_},
+                                      .decay = decay_,
+                                      .trainable = !frozen_}};
+    if (bias_) {
+      // With W = 0 this bias makes the encoding equal RoPE: training starts from there.
+      specs.push_back({.name = "bias",
+                       .shape = {shape_.heads},
+                       .init = {.mean = rope_gate_bias(shape_.pairs(), base_)}});
+    }
+    return specs;
+  }
+
+  Reads reads() const override {
+    return {.hidden = source_ == Source::kHidden, .embedding = source_ == Source::kEmbedding};
+  }
+
+  std::vector<TensorSpec> saved(const Sequence& seq) const override {
+    return {carope_frequency_spec(op_, seq), carope_carry_spec(op_, seq, shape_.pairs())};
+  }
+
+  std::vector<TensorSpec> workspace(const Sequence& seq) const override {
+    return {{{seq.batch, seq.length, shape_.heads}}};
+  }
+
+  std::vector<TensorSpec> decode_state(std::int64_t batch) const override {
+    return {{{batch, shape_.heads, shape_.pairs()}, DType::kU32}};
+  }
+
+  void rotate(Context& ctx, const Sequence& seq, const LayerView& layer,
+              const Tensor& qkv) const override {
+    const Tensor& logits = layer.workspace[0];
+    linear(ctx, input(layer), layer.weights[0], bias(layer.weights), logits);
+    carope(ctx, op_, seq, logits, qkv, {.frequency = layer.saved[0], .carry = layer.saved[1]},
+           layer.state.empty() ? Tensor{} : layer.state[0]);
+  }
+
+  void rotate_backward(Context& ctx, const Sequence& seq, const LayerView& layer, const Tensor& qkv,
+                       const Tensor& dqkv, const LayerGradients& gradients) const override {
+    const Tensor& dlogits = layer.workspace[0];
+    carope_backward(ctx, op_, seq, {.frequency = layer.saved[0], .carry = layer.saved[1]}, qkv,
+                    dqkv, dlogits);
+    linear_backward_weight(ctx, input(layer), dlogits, gradients.weights[0],
+                           bias(gradients.weights), gradients.write);
+    if (source_ == Source::kHidden) {
+      linear_backward_input(ctx, dlogits, layer.weights[0], gradients.dhidden, Write::kOverwrite);
+    } else {
+      linear_backward_input(ctx, dlogits, layer.weights[0], gradients.dembedding,
+                            Write::kAccumulate);
+    }
+  }
+
+ private:
+  const Tensor& input(const LayerView& layer) const {
+    return source_ == Source::kHidden ? layer.hidden : layer.embedding;
+  }
+  Tensor bias(std::span<const Tensor> tensors) const { return bias_ ? tensors[1] : Tensor{}; }
+
+  ModelShape shape_;
+  Carope op_;
+  Source source_;
+  bool bias_;
+  bool frozen_;
+  bool decay_;
+  double base_;
+  double weight_deviation_;  // of the gate's weights at the start
+};
+
+}  // namespace
+
+std::unique_ptr<PositionEncoding> make_carope(const EncodingSetup& setup) {
+  return std::make_unique<ContextAwareRotary>(setup);
+}
+
+}  // namespace carope

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "position/encoding.h"
+
+namespace carope {
+
+/// The names of all encodings, in alphabetical order.
+std::vector<std::string> encoding_names();
+
+/// Makes an encoding by name. An unknown name or option is a ConfigError that suggests the nearest.
+std::unique_ptr<PositionEncoding> make_encoding(const std::string& name, const ModelShape& shape,
+                                                Device device, const Options& options);
+
+}  // namespace carope

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/context.h"
+#include "core/parameter.h"
+
+namespace carope {
+
+struct OptimizerConfig {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double decay = 0.1;  // on the parameters that take decay
+  double clip = 1.0;   // largest global norm of the gradient; 0 for no limit
+};
+
+/// AdamW over a model's trainable parameters, with decoupled decay and clipping by global norm.
+class Optimizer {
+ public:
+  Optimizer(std::span<const Parameter> parameters, const OptimizerConfig& config,
+            Device device = {});
+
+  /// Updates every parameter from its gradient and returns the gradient's global norm before
+  /// clipping.
+  double step(Context& ctx, double learning_rate);
+
+  std::int64_t steps() const { return steps_; }
+
+ private:
+  struct Slot {
+    Parameter parameter;
+    Tensor first_moment;
+    Tensor second_moment;
+  };
+
+  OptimizerConfig config_;
+  std::vector<Slot> slots_;
+  Arena arena_;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace carope
