@@ -1,5 +1,5 @@
-// The model against PyTorch: logits, loss, every gradient and ten AdamW steps. tests/golden/make_golden.py
-// produced the numbers, in fp64.
+// The model against PyTorch: logits, loss, every gradient and ten AdamW steps.
+// tests/golden/make_golden.py produced the numbers, in fp64.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,10 +11,18 @@
 #include "support/compare.h"
 #include "train/optimizer.h"
 
-namespace carope {
+namespace carope::test {
 namespace {
 
 using Json = nlohmann::json;
+
+const Tolerance kTolerance = tolerance(DType::kF32);
+
+/// The relative error of `values` against a list of numbers in the file.
+double error_against(std::span<const float> values, const Json& numbers) {
+  const auto expected = numbers.get<std::vector<double>>();
+  return relative_error<float, double>(values, expected);
+}
 
 /// The 32 bits that the script's hash gives for index i of a name.
 std::uint32_t hashed(const std::string& name, std::uint32_t i) {
@@ -63,7 +71,8 @@ OptionValue option_value(const Json& value) {
 class Golden : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    const auto path = std::filesystem::path(CAROPE_SOURCE_DIR) / "tests/golden" / (GetParam() + ".json");
+    const auto path =
+        std::filesystem::path(CAROPE_SOURCE_DIR) / "tests/golden" / (GetParam() + ".json");
     std::ifstream file(path);
     ASSERT_TRUE(file) << path;
     golden_ = Json::parse(file);
@@ -117,7 +126,8 @@ class Golden : public testing::TestWithParam<std::string> {
     for (const Parameter& parameter : model.parameters()) {
       const Init range = range_of(parameter.spec.name, config_.width / config_.heads);
       for (std::int64_t i = 0; i < parameter.value.size(); ++i) {
-        const double unit = (hashed(parameter.spec.name, static_cast<std::uint32_t>(i)) >> 8) * 0x1p-23 - 1.0;
+        const double unit =
+            (hashed(parameter.spec.name, static_cast<std::uint32_t>(i)) >> 8) * 0x1p-23 - 1.0;
         parameter.value.f32()[i] = static_cast<float>(range.mean + range.deviation * unit);
       }
     }
@@ -134,10 +144,10 @@ class Golden : public testing::TestWithParam<std::string> {
 TEST_P(Golden, LogitsAndLoss) {
   const Gpt model = make_model();
   Activations a = model.plan(batch_.seq.batch, batch_.seq.length, Purpose::kInference);
-  EXPECT_NEAR(model.loss(ctx_, batch_, a), golden_["loss"].get<double>(), kF32.loss);
+  EXPECT_NEAR(model.loss(ctx_, batch_, a), golden_["loss"].get<double>(), kTolerance.loss);
   std::vector<float> logits(static_cast<std::size_t>(batch_.seq.tokens() * config_.vocabulary));
   model.logits(ctx_, a, Tensor::of(logits, {batch_.seq.tokens(), config_.vocabulary}));
-  EXPECT_LT(relative_error(logits, golden_["logits"].get<std::vector<double>>()), kF32.forward);
+  EXPECT_LT(error_against(logits, golden_["logits"]), kTolerance.forward);
 }
 
 TEST_P(Golden, Gradients) {
@@ -146,11 +156,11 @@ TEST_P(Golden, Gradients) {
   model.loss_and_gradients(ctx_, batch_, a, Write::kOverwrite);
   const Json& gradients = golden_["gradients"];
   for (const Parameter& parameter : model.parameters()) {
-    ASSERT_EQ(parameter.spec.trainable, gradients.contains(parameter.spec.name)) << parameter.spec.name;
+    ASSERT_EQ(parameter.spec.trainable, gradients.contains(parameter.spec.name))
+        << parameter.spec.name;
     if (parameter.spec.trainable) {
-      EXPECT_LT(relative_error(values_of(parameter.gradient),
-                               gradients[parameter.spec.name].get<std::vector<double>>()),
-                kF32.gradient)
+      EXPECT_LT(error_against(values_of(parameter.gradient), gradients[parameter.spec.name]),
+                kTolerance.gradient)
           << parameter.spec.name;
     }
   }
@@ -168,25 +178,25 @@ TEST_P(Golden, TenSteps) {
   ASSERT_EQ(golden_["step_losses"].size(), 10U);
   for (std::size_t step = 0; step < 10; ++step) {
     EXPECT_NEAR(model.loss_and_gradients(ctx_, batch_, a, Write::kOverwrite),
-                golden_["step_losses"][step].get<double>(), kF32.loss)
+                golden_["step_losses"][step].get<double>(), kTolerance.loss)
         << "step " << step;
     const double norm = golden_["step_norms"][step];
-    EXPECT_NEAR(optimizer.step(ctx_, recipe["learning_rate"]), norm, kF32.gradient * norm) << "step " << step;
+    EXPECT_NEAR(optimizer.step(ctx_, recipe["learning_rate"]), norm, kTolerance.gradient * norm)
+        << "step " << step;
   }
   for (const Parameter& parameter : model.parameters()) {
-    EXPECT_LT(relative_error(values_of(parameter.value),
-                             golden_["final"][parameter.spec.name].get<std::vector<double>>()),
-              kF32.trained)
+    EXPECT_LT(error_against(values_of(parameter.value), golden_["final"][parameter.spec.name]),
+              kTolerance.trained)
         << parameter.spec.name;
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(PyTorch, Golden,
                          testing::Values("alibi", "carope", "carope_documents", "carope_frozen",
-                                         "carope_interleaved_embedding", "carope_no_bias", "learnable",
-                                         "learnable_documents", "none", "rope", "rope_interleaved",
-                                         "sinusoidal"),
+                                         "carope_interleaved_embedding", "carope_no_bias",
+                                         "learnable", "learnable_documents", "none", "rope",
+                                         "rope_interleaved", "sinusoidal"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace
-}  // namespace carope
+}  // namespace carope::test

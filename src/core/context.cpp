@@ -36,9 +36,10 @@ Tensor Context::scratch(const TensorSpec& spec) {
 }
 
 void require_cpu(const Context& context, const char* name) {
-  check<DeviceError>(context.device().kind == DeviceKind::kCpu,
-                     "{} has no kernel for {}; run it with a CPU context", name,
-                     to_string(context.device()));
+  if (context.device().kind != DeviceKind::kCpu) {
+    throw DeviceError(fmt::format("{} has no kernel for {}; run it with a CPU context", name,
+                                  to_string(context.device())));
+  }
 }
 
 }  // namespace carope

@@ -54,15 +54,18 @@ Tensor Tensor::slice_rows(std::int64_t begin, std::int64_t end) const {
 }
 
 Tensor Tensor::reshape(Shape shape) const {
-  check<ShapeError>(shape.size() == size(), "{} cannot be reshaped to {}", to_string(spec_.shape),
-                    to_string(shape));
+  check<ShapeError>(shape.size() == size(), "{} cannot be reshaped to {}", spec_.shape, shape);
   return {data_, {shape, dtype()}, device_};
 }
 
+void Tensor::refuse_dtype(DType asked) const {
+  throw ShapeError(fmt::format("a {} tensor was read as {}", to_string(dtype()), to_string(asked)));
+}
+
 void check_shape(const Tensor& tensor, const Shape& shape, const char* name) {
-  check<ShapeError>(static_cast<bool>(tensor), "{} of shape {} is missing", name, to_string(shape));
-  check<ShapeError>(tensor.shape() == shape, "{} has shape {}, expected {}", name,
-                    to_string(tensor.shape()), to_string(shape));
+  check<ShapeError>(static_cast<bool>(tensor), "{} of shape {} is missing", name, shape);
+  check<ShapeError>(tensor.shape() == shape, "{} has shape {}, expected {}", name, tensor.shape(),
+                    shape);
 }
 
 }  // namespace carope

@@ -45,6 +45,19 @@ class Shape {
 
 std::string to_string(const Shape& shape);
 
+}  // namespace carope
+
+/// Lets a check name a shape without making a string of it unless the check fails.
+template <>
+struct fmt::formatter<carope::Shape> : fmt::formatter<std::string> {
+  template <class FormatContext>
+  auto format(const carope::Shape& shape, FormatContext& context) const {
+    return fmt::formatter<std::string>::format(carope::to_string(shape), context);
+  }
+};
+
+namespace carope {
+
 /// What must be known to make room for a tensor.
 struct TensorSpec {
   Shape shape;
@@ -67,7 +80,7 @@ class Tensor {
   static Tensor of(Container& values, Shape shape) {
     using T = typename Container::value_type;
     check<ShapeError>(static_cast<std::int64_t>(values.size()) == shape.size(),
-                      "{} values cannot be viewed as {}", values.size(), to_string(shape));
+                      "{} values cannot be viewed as {}", values.size(), shape);
     return Tensor(values.data(), {shape, kDTypeOf<T>});
   }
 
@@ -86,8 +99,9 @@ class Tensor {
 
   template <class T>
   T* data() const {
-    check<ShapeError>(spec_.dtype == kDTypeOf<T>, "a {} tensor was read as {}",
-                      to_string(spec_.dtype), to_string(kDTypeOf<T>));
+    if (spec_.dtype != kDTypeOf<T>) [[unlikely]] {
+      refuse_dtype(kDTypeOf<T>);
+    }
     return static_cast<T*>(data_);
   }
   float* f32() const { return data<float>(); }
@@ -98,6 +112,8 @@ class Tensor {
   Tensor reshape(Shape shape) const;
 
  private:
+  [[noreturn]] void refuse_dtype(DType asked) const;
+
   void* data_ = nullptr;
   TensorSpec spec_;
   Device device_;

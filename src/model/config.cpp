@@ -5,6 +5,7 @@
 #define TOML_EXCEPTIONS 1
 #include <toml++/toml.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace carope {
@@ -79,6 +80,13 @@ GptConfig load_config(const std::filesystem::path& path) {
   } catch (const toml::parse_error& error) {
     throw ConfigError(
         fmt::format("{}:{}: {}", path.string(), error.source().begin.line, error.description()));
+  }
+  const std::vector<std::string> sections{"model", "position"};
+  for (const auto& [key, node] : file) {
+    const std::string name(key.str());
+    check<ConfigError>(std::find(sections.begin(), sections.end(), name) != sections.end(),
+                       "{}: unknown section '{}'; did you mean '{}'?", path.string(), name,
+                       nearest(name, sections));
   }
   GptConfig config;
   OptionReader model("model", options_of(file, "model"));

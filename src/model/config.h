@@ -17,7 +17,7 @@ struct GptConfig {
   std::int64_t vocabulary = 50304;
   std::int64_t length = 512;  // tokens of a training sequence
   std::string encoding = "carope";
-  Options encoding_options;
+  Options encoding_options{};
 
   ModelShape shape() const { return {layers, heads, width, length}; }
 

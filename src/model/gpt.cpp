@@ -10,6 +10,15 @@
 namespace carope {
 namespace {
 
+/// FNV-1a.
+std::uint64_t hash(const std::string& text) {
+  std::uint64_t value = 0xCBF29CE484222325;
+  for (const char c : text) {
+    value = (value ^ static_cast<unsigned char>(c)) * 0x100000001B3;
+  }
+  return value;
+}
+
 std::int64_t count_targets(const Tensor& targets) {
   const auto* ids = targets.data<std::int32_t>();
   return std::count_if(ids, ids + targets.size(), [](std::int32_t id) { return id >= 0; });
@@ -69,9 +78,8 @@ std::int64_t Gpt::parameter_count() const {
 }
 
 void Gpt::initialise(std::uint64_t seed) {
-  std::uint64_t stream = 0;
   for (const Parameter& parameter : parameters_) {
-    const Philox random(seed, stream++);
+    const Philox random(seed, hash(parameter.spec.name));
     const Init init = parameter.spec.init;
     std::vector<float> values(static_cast<std::size_t>(parameter.value.size()));
     for (std::size_t i = 0; i < values.size(); ++i) {

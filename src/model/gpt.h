@@ -31,7 +31,8 @@ class Gpt {
   const Parameter& parameter(const std::string& name) const;
   std::int64_t parameter_count() const;
 
-  /// Draws every parameter anew; each is a function of the seed and its name's place alone.
+  /// Draws every parameter anew. A parameter depends on the seed and its own name alone, so models
+  /// that differ in their encoding start from the same shared parameters.
   void initialise(std::uint64_t seed);
 
   /// Floating-point operations of one training step, forward and backward, for one token of a

@@ -38,19 +38,10 @@ TensorSpec carope_carry_spec(const Carope& carope, const Sequence& seq, std::int
   return {{seq.batch, carope.chunks(seq.length), carope.heads, pairs}, DType::kU32};
 }
 
-std::uint32_t frequency_of_logit(float z) {
-  constexpr double kOne = 0x1p32;
-  constexpr double kLargest = kOne - 1.0;
-  const double softplus = z > 0.0F ? z + std::log1p(std::exp(-static_cast<double>(z)))
-                                   : std::log1p(std::exp(static_cast<double>(z)));
-  const double fraction = kOne / (softplus + 1.0) + 0.5;
-  // Written so that a NaN logit gives a number too: the NaN reaches the loss through q and k.
-  return fraction < kLargest ? static_cast<std::uint32_t>(fraction)
-                             : static_cast<std::uint32_t>(kLargest);
-}
-
 double rope_gate_bias(std::int64_t pairs, double base) {
-  return std::log(std::expm1(std::pow(base, 1.0 / static_cast<double>(pairs)) - 1.0));
+  // softplus⁻¹(y) = ln(expm1(y)), written so that it cannot overflow.
+  const double softplus = std::pow(base, 1.0 / static_cast<double>(pairs)) - 1.0;
+  return softplus + std::log(-std::expm1(-softplus));
 }
 
 void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,

@@ -15,9 +15,11 @@ struct Carope {
   std::int64_t chunks(std::int64_t length) const { return (length + chunk - 1) / chunk; }
 };
 
-/// What carope() leaves for its backward pass.
+/// What carope() leaves for its backward pass. The frequency f = 1 / (softplus(z) + 1) is kept as a
+/// 32-bit fraction, off by at most 2^-33; fp32 would be off by 2^-25, which is 2e-4 rad after 4096
+/// tokens.
 struct CaropeSaved {
-  Tensor frequency;  // [B, T, H] u32: f as a 32-bit fraction
+  Tensor frequency;  // [B, T, H] u32
   Tensor carry;      // [B, chunks, H, P] u32: the phase before each chunk
 };
 

@@ -10,277 +10,345 @@
 namespace carope::cpu {
 namespace {
 
-constexpr double kFraction = 0x1p-32;  // of one unit of a frequency
+constexpr double kFraction = 0x1p-32;  // one unit of a frequency
+constexpr std::int64_t kLanes = 8;     // fp64 numbers a vector
+
+constexpr std::int64_t kGates = 512;  // gates a task
+constexpr double kRounder = 0x1p52;   // adding it leaves the rounded integer in the low bits
+
+std::uint32_t low_bits(double value) {
+  return static_cast<std::uint32_t>(std::bit_cast<std::uint64_t>(value));
+}
+
+/// f = 1 / (softplus(z) + 1) for one vector of gates. A NaN logit gives a number too: the NaN
+/// reaches the loss through q and k.
+void frequency_vector(const float* logits, std::uint32_t* frequency) {
+  constexpr double kOne = 0x1p32;
+  constexpr double kLargest = kOne - 1.0;
+#pragma omp simd
+  for (std::int64_t i = 0; i < kLanes; ++i) {
+    const double z = logits[i];
+    const double softplus = std::max(z, 0.0) + log1p_f64(exp_f64(-std::abs(z)));
+    const double fraction = kOne / (softplus + 1.0);
+    frequency[i] = low_bits((fraction < kLargest ? fraction : kLargest) + kRounder);
+  }
+}
+
+/// Every gate goes through the same vector code, the last few padded, so that f does not depend on
+/// where in a sequence, or in how many pieces, it is computed.
+void frequencies(Context& ctx, const Tensor& logits, const Tensor& frequency) {
+  const float* z = logits.f32();
+  auto* f = frequency.data<std::uint32_t>();
+  parallel_blocks(ctx, logits.size(), kGates, [&](std::int64_t begin, std::int64_t end) {
+    for (; begin + kLanes <= end; begin += kLanes) {
+      frequency_vector(z + begin, f + begin);
+    }
+    float padded[kLanes] = {};
+    std::uint32_t results[kLanes];
+    std::copy(z + begin, z + end, padded);
+    frequency_vector(padded, results);
+    std::copy_n(results, end - begin, f + begin);
+  });
+}
+
+/// Multiplies each gate's gradient, which is Σ_p e f^e G_p, by what turns it into dz = df/dz Σ_p e
+/// f^(e-1) G_p: df/dz = -f² σ(z), a factor f cancels, and σ(z) = 1 - exp(-softplus(z)) follows from
+/// f alone.
+void scale_by_gate_slope(Context& ctx, const Tensor& frequency, const Tensor& dlogits) {
+  const auto* fractions = frequency.data<std::uint32_t>();
+  float* gradient = dlogits.f32();
+  parallel_blocks(ctx, dlogits.size(), kGates, [&](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+    for (std::int64_t i = begin; i < end; ++i) {
+      const double f = fractions[i] * kFraction;
+      const double sigmoid = 1.0 - exp_f64(1.0 - 1.0 / f);
+      gradient[i] = static_cast<float>(-f * sigmoid * gradient[i]);
+    }
+  });
+}
 
 /// f^(p + exponent_start) for every pair, in fp64: a running sum of equal terms multiplies their
 /// error by the number of tokens.
+template <class Count>
 struct Powers {
-  static constexpr std::int64_t kLanes = 8;
   static_assert(kMaxRotaryPairs % kLanes == 0);
-  double values[kMaxRotaryPairs];
 
-  void set(std::uint32_t frequency, std::int64_t pairs, std::int64_t exponent_start) {
+  Count pairs;
+  alignas(64) double values[kMaxRotaryPairs];
+
+  explicit Powers(Count count) : pairs(count) {}
+
+  void set(std::uint32_t frequency, std::int64_t exponent_start) {
     const double f = frequency * kFraction;
-    double lanes[kLanes] = {1.0};
-    for (std::int64_t i = 0; i < exponent_start; ++i) {
-      lanes[0] *= f;
-    }
-    for (std::int64_t i = 1; i < kLanes; ++i) {
-      lanes[i] = lanes[i - 1] * f;
-    }
     const double f2 = f * f;
     const double f4 = f2 * f2;
     const double stride = f4 * f4;
+    double first = 1.0;
+    for (std::int64_t i = 0; i < exponent_start; ++i) {
+      first *= f;
+    }
+    // One vector register: eight scalar stores read back as a vector would stall every token.
+    using Lanes [[gnu::vector_size(kLanes * sizeof(double))]] = double;
+    Lanes lanes{1.0, f, f2, f2 * f, f4, f4 * f, f4 * f2, f4 * f2 * f};
+    lanes *= first;
     for (std::int64_t p = 0; p < pairs; p += kLanes) {
-#pragma omp simd
-      for (std::int64_t i = 0; i < kLanes; ++i) {
-        values[p + i] = lanes[i];
-        lanes[i] *= stride;
-      }
+      std::memcpy(values + p, &lanes, sizeof(lanes));
+      lanes *= stride;
     }
   }
 
   /// Adds each power, as radians, to the phase of its pair.
-  void advance(std::uint32_t* phase, std::int64_t pairs) const {
-    constexpr double kRounder = 0x1p52;  // adding it leaves the rounded integer in the low bits
+  void advance(std::uint32_t* phase) const {
 #pragma omp simd
     for (std::int64_t p = 0; p < pairs; ++p) {
-      const double turns = values[p] * kTurnsPerRadian + kRounder;
-      phase[p] += static_cast<std::uint32_t>(std::bit_cast<std::uint64_t>(turns));
+      phase[p] += low_bits(values[p] * kTurnsPerRadian + kRounder);
     }
   }
 };
 
-/// One head of one row over one chunk of tokens: what a task works on.
-struct Span {
-  const Carope& carope;
-  const Sequence& seq;
-  std::int64_t b, chunk, head;
-  std::int64_t pairs;
+/// The operation on one sequence, for one number of pairs.
+template <class Count>
+class Kernel {
+ public:
+  Kernel(Context& ctx, const Carope& carope, const Sequence& seq, const CaropeSaved& saved,
+         Count pairs)
+      : ctx_(ctx),
+        carope_(carope),
+        seq_(seq),
+        frequency_(saved.frequency.data<std::uint32_t>()),
+        carry_(saved.carry.data<std::uint32_t>()),
+        pairs_(pairs),
+        chunks_(carope.chunks(seq.length)) {}
 
-  Span(const Carope& carope, const Sequence& seq, std::int64_t pairs, std::int64_t task)
-      : carope(carope),
-        seq(seq),
-        b(task / carope.heads / carope.chunks(seq.length)),
-        chunk(task / carope.heads % carope.chunks(seq.length)),
-        head(task % carope.heads),
-        pairs(pairs) {}
-
-  static std::int64_t count(const Carope& carope, const Sequence& seq) {
-    return seq.batch * carope.chunks(seq.length) * carope.heads;
-  }
-
-  std::int64_t begin() const { return chunk * carope.chunk; }
-  std::int64_t end() const { return std::min(seq.length, begin() + carope.chunk); }
-  bool starts_document(std::int64_t t) const {
-    return seq.document_start && seq.start_of(b, t) == t;
-  }
-
-  /// Where this head's entry of a [B, T, H] tensor is.
-  std::int64_t gate_index(std::int64_t t) const {
-    return (b * seq.length + t) * carope.heads + head;
-  }
-  /// This head's query at token t of a [B, T, 3C] tensor; the key is `key_offset()` further on.
-  float* query(const Tensor& qkv, std::int64_t t) const {
-    return qkv.f32() + (b * seq.length + t) * qkv.cols() + head * 2 * pairs;
-  }
-  std::int64_t key_offset() const { return carope.heads * 2 * pairs; }
-
-  /// This head's P entries of a [B, chunks, H, P] tensor, at this chunk or a later or earlier one.
-  template <class T>
-  T* at_chunk(const Tensor& tensor, std::int64_t c) const {
-    return tensor.data<T>() + ((b * carope.chunks(seq.length) + c) * carope.heads + head) * pairs;
-  }
-
-  /// Calls visit(t, phase) for each token in order, with the phase after that token.
-  template <class Visit>
-  void scan(const CaropeSaved& saved, std::uint32_t* phase, const Visit& visit) const {
-    const auto* frequency = saved.frequency.data<std::uint32_t>();
-    Powers powers;
-    for (std::int64_t t = begin(); t < end(); ++t) {
-      if (starts_document(t)) {
-        std::memset(phase, 0, sizeof(*phase) * pairs);
-      }
-      powers.set(frequency[gate_index(t)], pairs, carope.exponent_start);
-      powers.advance(phase, pairs);
-      visit(t, phase);
-    }
-  }
-};
-
-/// The gradient of every pair's phase at one token, from the rotated q and k, is added to `sums`.
-void add_phase_gradient(const float* qk, const float* dqk, std::int64_t pairs, RotaryLayout layout,
-                        double* sums) {
-  const std::int64_t step = layout == RotaryLayout::kHalf ? 1 : 2;
-  const std::int64_t partner = layout == RotaryLayout::kHalf ? pairs : 1;
-#pragma omp simd
-  for (std::int64_t p = 0; p < pairs; ++p) {
-    const std::int64_t x = p * step;
-    const std::int64_t y = x + partner;
-    sums[p] += static_cast<double>(qk[x]) * dqk[y] - static_cast<double>(qk[y]) * dqk[x];
-  }
-}
-
-/// Fills saved.carry: the phase before each chunk, from `state` or zero.
-void scan_chunks(Context& ctx, const Carope& carope, const Sequence& seq, const CaropeSaved& saved,
-                 const Tensor& state) {
-  const std::int64_t pairs = saved.carry.cols();
-  const std::int64_t chunks = carope.chunks(seq.length);
-  if (chunks > 1) {
-    // Each chunk's own sum, left in the place of the next chunk's carry.
-    parallel_for(ctx, Span::count(carope, seq), [&](std::int64_t task) {
-      const Span span(carope, seq, pairs, task);
-      if (span.chunk + 1 < chunks) {
-        auto* sum = span.at_chunk<std::uint32_t>(saved.carry, span.chunk + 1);
-        std::memset(sum, 0, sizeof(*sum) * pairs);
-        span.scan(saved, sum, [](std::int64_t, const std::uint32_t*) {});
+  void forward(const Tensor& qkv, const Tensor& state) const {
+    scan_chunks(state);
+    for_each_span([&](const Span& span) {
+      alignas(64) std::uint32_t phase[kMaxRotaryPairs];
+      rotate(span, qkv, Direction::kForward, phase);
+      if (state && span.end == seq_.length) {
+        copy(phase, state.data<std::uint32_t>() + (span.b * carope_.heads + span.head) * pairs_);
       }
     });
   }
-  parallel_for(ctx, seq.batch * carope.heads, [&](std::int64_t row) {
-    const std::int64_t b = row / carope.heads;
-    const Span span(carope, seq, pairs, b * chunks * carope.heads + row % carope.heads);
-    auto* first = span.at_chunk<std::uint32_t>(saved.carry, 0);
-    if (state) {
-      std::memcpy(first, state.data<std::uint32_t>() + row * pairs, sizeof(*first) * pairs);
-    } else {
-      std::memset(first, 0, sizeof(*first) * pairs);
-    }
-    for (std::int64_t c = 1; c < chunks; ++c) {
-      const std::int64_t last = c * carope.chunk - 1;
-      const bool document_began =
-          seq.document_start && seq.start_of(b, last) >= last + 1 - carope.chunk;
-      if (!document_began) {
-        const auto* before = span.at_chunk<std::uint32_t>(saved.carry, c - 1);
-        auto* carry = span.at_chunk<std::uint32_t>(saved.carry, c);
-        for (std::int64_t p = 0; p < pairs; ++p) {
-          carry[p] += before[p];
-        }
-      }
-    }
-  });
-}
 
-/// For each chunk, the phase gradients of all later tokens of the document that runs past its end.
-Tensor sum_later_gradients(Context& ctx, const Carope& carope, const Sequence& seq,
-                           const Tensor& qkv, const Tensor& dqkv, std::int64_t pairs) {
-  const std::int64_t chunks = carope.chunks(seq.length);
-  const Tensor later = ctx.scratch({{seq.batch, chunks, carope.heads, pairs}, DType::kF64});
-  parallel_for(ctx, Span::count(carope, seq), [&](std::int64_t task) {
-    const Span span(carope, seq, pairs, task);
-    if (span.chunk == chunks - 1) {
-      std::memset(span.at_chunk<double>(later, span.chunk), 0, sizeof(double) * pairs);
-    }
-    if (span.chunk == 0) {
-      return;
-    }
-    auto* sums = span.at_chunk<double>(later, span.chunk - 1);
-    std::memset(sums, 0, sizeof(*sums) * pairs);
-    for (std::int64_t t = span.begin(); t < span.end() && seq.start_of(span.b, t) < span.begin();
-         ++t) {
-      for (const std::int64_t offset : {std::int64_t{0}, span.key_offset()}) {
-        add_phase_gradient(span.query(qkv, t) + offset, span.query(dqkv, t) + offset, pairs,
-                           carope.layout, sums);
-      }
-    }
-  });
-  parallel_for(ctx, seq.batch * carope.heads, [&](std::int64_t row) {
-    const std::int64_t b = row / carope.heads;
-    const Span span(carope, seq, pairs, b * chunks * carope.heads + row % carope.heads);
-    for (std::int64_t c = chunks - 2; c >= 0; --c) {
-      const std::int64_t next_begin = (c + 1) * carope.chunk;
-      const std::int64_t next_last = std::min(seq.length, next_begin + carope.chunk) - 1;
-      if (seq.start_of(b, next_last) < next_begin) {
-        const auto* after = span.at_chunk<double>(later, c + 1);
-        auto* sums = span.at_chunk<double>(later, c);
-        for (std::int64_t p = 0; p < pairs; ++p) {
-          sums[p] += after[p];
-        }
-      }
-    }
-  });
-  return later;
-}
-
-/// dz = df/dz · Σ_p e f^(e-1) G, with e = p + exponent_start and df/dz = -f² σ(z); the division by
-/// f in f^(e-1) cancels against f², and σ(z) = 1 - exp(-softplus(z)) follows from f alone.
-float logit_gradient(std::uint32_t frequency, const Powers& powers, const double* gradient,
-                     std::int64_t pairs, std::int64_t exponent_start) {
-  double sum = 0.0;
-#pragma omp simd reduction(+ : sum)
-  for (std::int64_t p = 0; p < pairs; ++p) {
-    sum += static_cast<double>(p + exponent_start) * powers.values[p] * gradient[p];
+  void backward(const Tensor& qkv, const Tensor& dqkv, const Tensor& dlogits) const {
+    const double* later = sum_later_gradients(qkv, dqkv);
+    for_each_span([&](const Span& span) {
+      gate_backward(span, qkv, dqkv, later + chunk_index(span, span.chunk), dlogits.f32());
+      alignas(64) std::uint32_t phase[kMaxRotaryPairs];
+      rotate(span, dqkv, Direction::kBackward, phase);
+    });
   }
-  const double f = frequency * kFraction;
-  const double sigmoid = -std::expm1(1.0 - 1.0 / f);
-  return static_cast<float>(-f * sigmoid * sum);
-}
+
+ private:
+  /// One head of one row over one chunk of tokens: what a task works on.
+  struct Span {
+    std::int64_t b, chunk, head;
+    std::int64_t begin, end;  // tokens
+  };
+
+  Span span_at(std::int64_t b, std::int64_t chunk, std::int64_t head) const {
+    const std::int64_t begin = chunk * carope_.chunk;
+    return {b, chunk, head, begin, std::min(seq_.length, begin + carope_.chunk)};
+  }
+
+  template <class Visit>
+  void for_each_span(const Visit& visit) const {
+    parallel_for(ctx_, seq_.batch * chunks_ * carope_.heads, [&](std::int64_t task) {
+      const std::int64_t chunk = task / carope_.heads;
+      visit(span_at(chunk / chunks_, chunk % chunks_, task % carope_.heads));
+    });
+  }
+
+  bool starts_document(std::int64_t b, std::int64_t t) const {
+    return seq_.document_start && seq_.start_of(b, t) == t;
+  }
+
+  // Where a span's entries are, in a [B, T, H] tensor, in [B, chunks, H, P] and in [B, T, 3C].
+  std::int64_t gate_index(const Span& span, std::int64_t t) const {
+    return (span.b * seq_.length + t) * carope_.heads + span.head;
+  }
+  std::int64_t chunk_index(const Span& span, std::int64_t chunk) const {
+    return ((span.b * chunks_ + chunk) * carope_.heads + span.head) * pairs_;
+  }
+  std::int64_t query_index(const Span& span, std::int64_t t) const {
+    return (span.b * seq_.length + t) * 3 * key_offset() + span.head * 2 * pairs_;
+  }
+  std::int64_t key_offset() const { return carope_.heads * 2 * pairs_; }
+
+  template <class T>
+  void copy(const T* from, T* to) const {
+    std::memcpy(to, from, sizeof(T) * pairs_);
+  }
+  template <class T>
+  void zero(T* values) const {
+    std::memset(values, 0, sizeof(T) * pairs_);
+  }
+
+  /// Calls visit(t) for each token in order, with `phase` advanced to that token.
+  template <class Visit>
+  void scan(const Span& span, std::uint32_t* phase, const Visit& visit) const {
+    Powers powers(pairs_);
+    for (std::int64_t t = span.begin; t < span.end; ++t) {
+      if (starts_document(span.b, t)) {
+        zero(phase);
+      }
+      powers.set(frequency_[gate_index(span, t)], carope_.exponent_start);
+      powers.advance(phase);
+      visit(t);
+    }
+  }
+
+  /// Rotates q and k of a span in place; `phase` ends as the phase after its last token.
+  void rotate(const Span& span, const Tensor& qkv, Direction direction,
+              std::uint32_t* phase) const {
+    copy(carry_ + chunk_index(span, span.chunk), phase);
+    Rotation rotation(pairs_);
+    float* values = qkv.f32();
+    scan(span, phase, [&](std::int64_t t) {
+      float* query = values + query_index(span, t);
+      rotation.set(phase, direction);
+      rotation.apply(query, carope_.layout);
+      rotation.apply(query + key_offset(), carope_.layout);
+    });
+  }
+
+  /// Fills the carries: the phase before each chunk, from `state` or zero.
+  void scan_chunks(const Tensor& state) const {
+    if (chunks_ > 1) {
+      // Each chunk's own sum, left in the place of the next chunk's carry.
+      for_each_span([&](const Span& span) {
+        if (span.chunk + 1 < chunks_) {
+          std::uint32_t* sum = carry_ + chunk_index(span, span.chunk + 1);
+          zero(sum);
+          scan(span, sum, [](std::int64_t) {});
+        }
+      });
+    }
+    parallel_for(ctx_, seq_.batch * carope_.heads, [&](std::int64_t row) {
+      const Span first = span_at(row / carope_.heads, 0, row % carope_.heads);
+      std::uint32_t* carry = carry_ + chunk_index(first, 0);
+      if (state) {
+        copy(state.data<std::uint32_t>() + row * pairs_, carry);
+      } else {
+        zero(carry);
+      }
+      for (std::int64_t chunk = 1; chunk < chunks_; ++chunk) {
+        const Span before = span_at(first.b, chunk - 1, first.head);
+        if (seq_.document_start && seq_.start_of(before.b, before.end - 1) >= before.begin) {
+          continue;  // a document began in the chunk before: its sum is the whole phase
+        }
+        add(carry_ + chunk_index(first, chunk - 1), carry_ + chunk_index(first, chunk));
+      }
+    });
+  }
+
+  template <class T>
+  void add(const T* from, T* to) const {
+#pragma omp simd
+    for (std::int64_t p = 0; p < pairs_; ++p) {
+      to[p] += from[p];
+    }
+  }
+
+  /// Adds the gradient of every pair's phase at one token, which needs only the rotated q and k.
+  void add_phase_gradient(const float* query, const float* dquery, double* sums) const {
+    const std::int64_t step = carope_.layout == RotaryLayout::kHalf ? 1 : 2;
+    const std::int64_t partner = carope_.layout == RotaryLayout::kHalf ? std::int64_t{pairs_} : 1;
+    for (const std::int64_t offset : {std::int64_t{0}, key_offset()}) {
+      const float* x = query + offset;
+      const float* dx = dquery + offset;
+#pragma omp simd
+      for (std::int64_t p = 0; p < pairs_; ++p) {
+        const std::int64_t i = p * step;
+        const std::int64_t j = i + partner;
+        sums[p] += x[i] * dx[j] - x[j] * dx[i];
+      }
+    }
+  }
+
+  /// For each chunk, the phase gradients of all later tokens of the document that runs past its
+  /// end, as [B, chunks, H, P].
+  const double* sum_later_gradients(const Tensor& qkv, const Tensor& dqkv) const {
+    const Tensor scratch =
+        ctx_.scratch({{seq_.batch, chunks_, carope_.heads, pairs_}, DType::kF64});
+    auto* later = scratch.data<double>();
+    for_each_span([&](const Span& span) {
+      if (span.chunk == chunks_ - 1) {
+        zero(later + chunk_index(span, span.chunk));
+      }
+      if (span.chunk == 0) {
+        return;
+      }
+      double* sums = later + chunk_index(span, span.chunk - 1);
+      zero(sums);
+      for (std::int64_t t = span.begin; t < span.end && seq_.start_of(span.b, t) < span.begin;
+           ++t) {
+        add_phase_gradient(qkv.f32() + query_index(span, t), dqkv.f32() + query_index(span, t),
+                           sums);
+      }
+    });
+    parallel_for(ctx_, seq_.batch * carope_.heads, [&](std::int64_t row) {
+      for (std::int64_t chunk = chunks_ - 2; chunk >= 0; --chunk) {
+        const Span next = span_at(row / carope_.heads, chunk + 1, row % carope_.heads);
+        if (seq_.start_of(next.b, next.end - 1) < next.begin) {
+          add(later + chunk_index(next, chunk + 1), later + chunk_index(next, chunk));
+        }
+      }
+    });
+    return later;
+  }
+
+  /// Writes Σ_p e f^e G_p for each token of a span, where e = p + exponent_start and G_p is the sum
+  /// of the phase gradients from the token to the end of its document.
+  void gate_backward(const Span& span, const Tensor& qkv, const Tensor& dqkv, const double* later,
+                     float* dlogits) const {
+    alignas(64) double gradient[kMaxRotaryPairs];
+    copy(later, gradient);
+    Powers powers(pairs_);
+    const float* values = qkv.f32();
+    const float* dvalues = dqkv.f32();
+    for (std::int64_t t = span.end - 1; t >= span.begin; --t) {
+      const std::int64_t gate = gate_index(span, t);
+      add_phase_gradient(values + query_index(span, t), dvalues + query_index(span, t), gradient);
+      powers.set(frequency_[gate], carope_.exponent_start);
+      double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+      for (std::int64_t p = 0; p < pairs_; ++p) {
+        sum += static_cast<double>(p + carope_.exponent_start) * powers.values[p] * gradient[p];
+      }
+      dlogits[gate] = static_cast<float>(sum);
+      if (starts_document(span.b, t)) {
+        zero(gradient);
+      }
+    }
+  }
+
+  Context& ctx_;
+  const Carope& carope_;
+  const Sequence& seq_;
+  const std::uint32_t* frequency_;  // [B, T, H]
+  std::uint32_t* carry_;            // [B, chunks, H, P]
+  Count pairs_;
+  std::int64_t chunks_;
+};
 
 }  // namespace
 
 void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
             const Tensor& qkv, const CaropeSaved& saved, const Tensor& state) {
-  constexpr std::int64_t kGates = 512;  // gates a task
-  const std::int64_t pairs = saved.carry.cols();
-  parallel_blocks(ctx, logits.size(), kGates, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      saved.frequency.data<std::uint32_t>()[i] = frequency_of_logit(logits.f32()[i]);
-    }
-  });
-  scan_chunks(ctx, carope, seq, saved, state);
-  parallel_for(ctx, Span::count(carope, seq), [&](std::int64_t task) {
-    const Span span(carope, seq, pairs, task);
-    std::uint32_t phase[kMaxRotaryPairs];
-    std::memcpy(phase, span.at_chunk<std::uint32_t>(saved.carry, span.chunk),
-                sizeof(*phase) * pairs);
-    Rotation rotation;
-    span.scan(saved, phase, [&](std::int64_t t, const std::uint32_t* now) {
-      rotation.set(now, pairs, Direction::kForward);
-      rotation.apply(span.query(qkv, t), pairs, carope.layout);
-      rotation.apply(span.query(qkv, t) + span.key_offset(), pairs, carope.layout);
-    });
-    if (state && span.end() == seq.length) {
-      std::memcpy(state.data<std::uint32_t>() + (span.b * carope.heads + span.head) * pairs, phase,
-                  sizeof(*phase) * pairs);
-    }
-  });
+  frequencies(ctx, logits, saved.frequency);
+  with_pairs(saved.carry.cols(),
+             [&](auto pairs) { Kernel(ctx, carope, seq, saved, pairs).forward(qkv, state); });
 }
 
 void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,
                      const CaropeSaved& saved, const Tensor& qkv, const Tensor& dqkv,
                      const Tensor& dlogits) {
-  const std::int64_t pairs = saved.carry.cols();
-  const auto* frequency = saved.frequency.data<std::uint32_t>();
-  const Tensor later = sum_later_gradients(ctx, carope, seq, qkv, dqkv, pairs);
-  parallel_for(ctx, Span::count(carope, seq), [&](std::int64_t task) {
-    const Span span(carope, seq, pairs, task);
-    double
-        gradient[kMaxRotaryPairs];  // of each pair's phase, summed over this and all later tokens
-    std::memcpy(gradient, span.at_chunk<double>(later, span.chunk), sizeof(*gradient) * pairs);
-    Powers powers;
-    for (std::int64_t t = span.end() - 1; t >= span.begin(); --t) {
-      for (const std::int64_t offset : {std::int64_t{0}, span.key_offset()}) {
-        add_phase_gradient(span.query(qkv, t) + offset, span.query(dqkv, t) + offset, pairs,
-                           carope.layout, gradient);
-      }
-      const std::int64_t gate = span.gate_index(t);
-      powers.set(frequency[gate], pairs, carope.exponent_start);
-      dlogits.f32()[gate] =
-          logit_gradient(frequency[gate], powers, gradient, pairs, carope.exponent_start);
-      if (span.starts_document(t)) {
-        std::memset(gradient, 0, sizeof(*gradient) * pairs);
-      }
-    }
-    std::uint32_t phase[kMaxRotaryPairs];
-    std::memcpy(phase, span.at_chunk<std::uint32_t>(saved.carry, span.chunk),
-                sizeof(*phase) * pairs);
-    Rotation rotation;
-    span.scan(saved, phase, [&](std::int64_t t, const std::uint32_t* now) {
-      rotation.set(now, pairs, Direction::kBackward);
-      rotation.apply(span.query(dqkv, t), pairs, carope.layout);
-      rotation.apply(span.query(dqkv, t) + span.key_offset(), pairs, carope.layout);
-    });
+  with_pairs(saved.carry.cols(), [&](auto pairs) {
+    Kernel(ctx, carope, seq, saved, pairs).backward(qkv, dqkv, dlogits);
   });
+  scale_by_gate_slope(ctx, saved.frequency, dlogits);
 }
 
 }  // namespace carope::cpu

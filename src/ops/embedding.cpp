@@ -15,8 +15,8 @@ void check_lookup(const Tensor& tokens, const Tensor& table, const Tensor& rows)
   check<ShapeError>(tokens && table && rows, "a tensor of an embedding is missing");
   check<ShapeError>(
       table.shape().rank() == 2 && table.cols() == rows.cols() && tokens.size() == rows.rows(),
-      "{} tokens cannot be looked up in a table {} to give {}", tokens.size(),
-      to_string(table.shape()), to_string(rows.shape()));
+      "{} tokens cannot be looked up in a table {} to give {}", tokens.size(), table.shape(),
+      rows.shape());
   const auto* ids = tokens.data<std::int32_t>();
   for (std::int64_t n = 0; n < tokens.size(); ++n) {
     check<ShapeError>(

@@ -17,9 +17,8 @@ void check_layer(const Tensor& in_rows, const Tensor& weight, const Tensor& out_
   check<ShapeError>(in_rows && weight && out_rows, "a tensor of a linear layer is missing");
   check<ShapeError>(weight.shape().rank() == 2 && weight.dim(1) == in_rows.cols() &&
                         weight.dim(0) == out_rows.cols() && in_rows.rows() == out_rows.rows(),
-                    "a linear layer cannot take {} through weight {} to {}",
-                    to_string(in_rows.shape()), to_string(weight.shape()),
-                    to_string(out_rows.shape()));
+                    "a linear layer cannot take {} through weight {} to {}", in_rows.shape(),
+                    weight.shape(), out_rows.shape());
 }
 
 void check_bias(const Tensor& bias, const Tensor& weight) {

@@ -6,25 +6,25 @@ namespace carope::cpu {
 void rotary(Context& ctx, const Rotary& rotary, const Sequence& seq, Direction direction,
             const Tensor& qkv) {
   constexpr std::int64_t kTokens = 32;  // tokens a task
-  const std::int64_t pairs = rotary.increments.size();
-  const std::int64_t width = rotary.heads * 2 * pairs;
   const auto* increments = rotary.increments.data<std::uint32_t>();
-  parallel_blocks(ctx, seq.tokens(), kTokens, [&](std::int64_t begin, std::int64_t end) {
-    Rotation rotation;
-    std::uint32_t phase[kMaxRotaryPairs];
-    for (std::int64_t n = begin; n < end; ++n) {
-      const auto steps =
-          static_cast<std::uint32_t>(seq.position_of(n / seq.length, n % seq.length) + 1);
+  with_pairs(rotary.increments.size(), [&](auto pairs) {
+    parallel_blocks(ctx, seq.tokens(), kTokens, [&](std::int64_t begin, std::int64_t end) {
+      Rotation rotation(pairs);
+      std::uint32_t phase[kMaxRotaryPairs];
+      for (std::int64_t n = begin; n < end; ++n) {
+        const auto steps =
+            static_cast<std::uint32_t>(seq.position_of(n / seq.length, n % seq.length) + 1);
 #pragma omp simd
-      for (std::int64_t p = 0; p < pairs; ++p) {
-        phase[p] = steps * increments[p];
+        for (std::int64_t p = 0; p < pairs; ++p) {
+          phase[p] = steps * increments[p];
+        }
+        rotation.set(phase, direction);
+        float* q = qkv.f32() + n * qkv.cols();
+        for (std::int64_t head = 0; head < 2 * rotary.heads; ++head) {  // q's heads, then k's
+          rotation.apply(q + head * 2 * pairs, rotary.layout);
+        }
       }
-      rotation.set(phase, pairs, direction);
-      float* q = qkv.f32() + n * 3 * width;
-      for (std::int64_t head = 0; head < 2 * rotary.heads; ++head) {  // q's heads, then k's
-        rotation.apply(q + head * 2 * pairs, pairs, rotary.layout);
-      }
-    }
+    });
   });
 }
 

@@ -1,16 +1,38 @@
 #pragma once
 
+#include <type_traits>
+
 #include "ops/rotary.h"
 #include "ops/simd_math.h"
 
 namespace carope::cpu {
 
-/// The sines and cosines of one head's pairs.
-struct Rotation {
-  float sin[kMaxRotaryPairs];
-  float cos[kMaxRotaryPairs];
+/// Calls body(pairs) with the number of pairs as a compile-time constant where it is a common one,
+/// so that loops over pairs become straight vector code.
+template <class Body>
+void with_pairs(std::int64_t pairs, const Body& body) {
+  switch (pairs) {
+    case 16:
+      return body(std::integral_constant<std::int64_t, 16>{});
+    case 32:
+      return body(std::integral_constant<std::int64_t, 32>{});
+    case 64:
+      return body(std::integral_constant<std::int64_t, 64>{});
+    default:
+      return body(pairs);
+  }
+}
 
-  void set(const std::uint32_t* phase, std::int64_t pairs, Direction direction) {
+/// The sines and cosines of one head's pairs. `Count` is what with_pairs() hands out.
+template <class Count>
+struct Rotation {
+  Count pairs;
+  alignas(64) float sin[kMaxRotaryPairs];
+  alignas(64) float cos[kMaxRotaryPairs];
+
+  explicit Rotation(Count count) : pairs(count) {}
+
+  void set(const std::uint32_t* phase, Direction direction) {
     const float sign = direction == Direction::kForward ? 1.0F : -1.0F;
 #pragma omp simd
     for (std::int64_t p = 0; p < pairs; ++p) {
@@ -20,8 +42,8 @@ struct Rotation {
     }
   }
 
-  /// Rotates the 2 * pairs channels of one head in place.
-  void apply(float* head, std::int64_t pairs, RotaryLayout layout) const {
+  /// Rotates the channels of one head in place.
+  void apply(float* head, RotaryLayout layout) const {
     if (layout == RotaryLayout::kHalf) {
 #pragma omp simd
       for (std::int64_t p = 0; p < pairs; ++p) {

@@ -30,6 +30,36 @@ inline float exp_f32(float x) {
   return x < kLowest ? 0.0F : result;
 }
 
+/// e^x for x <= 0.
+inline double exp_f64(double x) {
+  constexpr double kLog2E = 1.4426950408889634;
+  constexpr double kLn2High = 0x1.62e42feep-1;  // 32 significant bits: n * kLn2High is exact
+  constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
+  constexpr double kLowest = -700.0;
+  constexpr double kRounder = 0x1.8p52;
+  const double clamped = x < kLowest ? kLowest : x;
+  const double shifted = clamped * kLog2E + kRounder;
+  const double n = shifted - kRounder;
+  const double r = (clamped - n * kLn2High) - n * kLn2Low;
+  double q = 1.0;  // Σ r^k / k!, inside out
+  for (int k = 11; k > 0; --k) {
+    q = q * r * (1.0 / k) + 1.0;
+  }
+  const std::int64_t exponent = std::bit_cast<std::int64_t>(shifted) << 52;
+  return std::bit_cast<double>(std::bit_cast<std::int64_t>(q) + exponent);
+}
+
+/// log(1 + y) for 0 <= y <= 1, as 2 atanh(y / (2 + y)).
+inline double log1p_f64(double y) {
+  const double s = y / (2.0 + y);
+  const double s2 = s * s;
+  double q = 0.0;
+  for (int k = 25; k > 0; k -= 2) {
+    q = q * s2 + 1.0 / k;
+  }
+  return 2.0 * s * q;
+}
+
 inline constexpr float kGeluScale = 0.797884561F;  // sqrt(2 / pi)
 inline constexpr float kGeluCubic = 0.044715F;
 

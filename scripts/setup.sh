@@ -1,0 +1,41 @@
+# Sourced by ./run and ./test: installs what the build needs and builds a preset. Debian 12 and relatives.
+
+packages=(g++ cmake ninja-build libdnnl-dev libfmt-dev libcli11-dev libtomlplusplus-dev
+          nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev)
+
+say() { printf '\n== %s\n' "$*"; }
+
+# Installs those of the named packages that are missing, as root or through sudo.
+install_packages() {
+  if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    say "Not a Debian system: make sure that the equivalents of these are installed: $*"
+    return
+  fi
+  local missing=() package
+  for package in "$@"; do
+    dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+  done
+  if [ ${#missing[@]} -eq 0 ]; then
+    return
+  fi
+  local as_root=(env DEBIAN_FRONTEND=noninteractive)
+  if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null; then
+      echo "Missing packages and no sudo: run 'apt-get install ${missing[*]}' as root, then try again." >&2
+      return 1
+    fi
+    as_root=(sudo "${as_root[@]}")
+  fi
+  say "Installing Debian packages: ${missing[*]}"
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"
+}
+
+# Configures and builds a preset of CMakePresets.json, and further targets if named.
+build_preset() {
+  local preset=$1
+  shift
+  say "Building: $preset"
+  cmake --preset "$preset"
+  cmake --build --preset "$preset" "$@"
+}

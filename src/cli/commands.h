@@ -1,0 +1,12 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+// One function a command, each in a file of its own: it adds the command and says what to run.
+namespace carope {
+
+void add_demo(CLI::App& app);
+void add_devices(CLI::App& app);
+void add_encodings(CLI::App& app);
+
+}  // namespace carope

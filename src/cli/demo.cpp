@@ -1,0 +1,80 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <memory>
+
+#include "cli/commands.h"
+#include "position/registry.h"
+#include "train/comparison.h"
+
+namespace carope {
+namespace {
+
+struct DemoOptions {
+  ComparisonConfig comparison;
+  std::vector<std::string> encodings = encoding_names();
+  int threads = 0;
+};
+
+/// A line that rewrites itself on a terminal, and a line now and then in a log.
+void show_progress(const std::string& encoding, std::int64_t step, std::int64_t steps,
+                   double loss) {
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  if (terminal) {
+    fmt::print(stderr, "\r{:<12} step {:>5} of {}  loss {:.3f} ", encoding, step, steps, loss);
+    if (step == steps) {
+      fmt::print(stderr, "\r{:60}\r", "");
+    }
+  } else if (step % 100 == 0 || step == steps) {
+    fmt::print(stderr, "{} step {} of {} loss {:.3f}\n", encoding, step, steps, loss);
+  }
+}
+
+void run_demo(const DemoOptions& options) {
+  const ComparisonConfig& config = options.comparison;
+  Context ctx = Context::cpu(options.threads);
+  fmt::print(
+      "Recall: every row repeats a random pattern of {} to {} tokens out of {}; a model must find "
+      "what followed\n"
+      "the last time. {} layers, width {}, trained at length {} for {} steps of {} rows. "
+      "Perplexity of the\n"
+      "repeated tokens (1 is perfect, {} is guessing), at and past the training length:\n\n",
+      config.task.shortest, config.task.longest, config.task.vocabulary, config.model.layers,
+      config.model.width, config.model.length, config.steps, config.batch, config.task.vocabulary);
+  fmt::print("{:<12}", "encoding");
+  for (const std::int64_t length : config.lengths) {
+    fmt::print(" {:>9}", fmt::format("@{}", length));
+  }
+  fmt::print(" {:>12}\n", "tokens/s");
+  for (const std::string& encoding : options.encodings) {
+    std::fflush(stdout);
+    const ComparisonResult result = train_and_score(
+        ctx, config, encoding,
+        [&](std::int64_t step, double loss) { show_progress(encoding, step, config.steps, loss); });
+    fmt::print("{:<12}", result.encoding);
+    for (const auto& loss : result.losses) {
+      fmt::print(" {:>9}", loss ? fmt::format("{:.2f}", std::exp(*loss)) : "-");
+    }
+    fmt::print(" {:>12.0f}\n", result.tokens_per_second);
+  }
+}
+
+}  // namespace
+
+void add_demo(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "demo", "Trains a small model with each encoding on a recall task and compares them");
+  auto options = std::make_shared<DemoOptions>();
+  command->add_option("--encodings", options->encodings, "which to train, separated by commas")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_option("--steps", options->comparison.steps)
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--seed", options->comparison.task.seed)->capture_default_str();
+  command->add_option("--threads", options->threads, "0: every core")->capture_default_str();
+  command->callback([options] { run_demo(*options); });
+}
+
+}  // namespace carope

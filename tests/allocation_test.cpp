@@ -1,0 +1,57 @@
+// A training step allocates nothing once it has run.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "support/tokens.h"
+#include "train/optimizer.h"
+
+namespace {
+
+std::atomic<std::int64_t> allocations{0};
+
+}  // namespace
+
+// Replaces the program's allocation functions to count what they are asked for.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  allocations.fetch_add(1);
+  if (void* data = std::malloc(bytes)) {
+    return data;
+  }
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* data) noexcept { std::free(data); }
+[[gnu::noinline]] void operator delete(void* data, std::size_t) noexcept { std::free(data); }
+
+namespace carope::test {
+namespace {
+
+TEST(TrainingStep, AllocatesNothingOnceItRuns) {
+  for (const std::string& encoding : encoding_names()) {
+    Gpt model({.layers = 2,
+               .heads = 2,
+               .width = 16,
+               .vocabulary = 32,
+               .length = 24,
+               .encoding = encoding});
+    model.initialise(1);
+    Optimizer optimizer(model.parameters(), {});
+    Activations a = model.plan(2, 24, Purpose::kTraining);
+    RandomBatch data(2, 24, 32);
+    const Batch batch = data.view();
+    Context ctx = Context::cpu(2);
+    const auto step = [&] {
+      model.loss_and_gradients(ctx, batch, a, Write::kOverwrite);
+      optimizer.step(ctx, 1e-3);
+    };
+    step();
+    const std::int64_t before = allocations.load();
+    step();
+    EXPECT_EQ(allocations.load(), before) << encoding;
+  }
+}
+
+}  // namespace
+}  // namespace carope::test

@@ -1,0 +1,154 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/arena.h"
+#include "core/cuda.h"
+#include "core/parallel.h"
+#include "core/random.h"
+
+namespace carope::test {
+namespace {
+
+using testing::HasSubstr;
+
+template <class E, class Body>
+std::string message_of(const Body& body) {
+  try {
+    body();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "(nothing thrown)";
+}
+
+TEST(Tensor, IsAView) {
+  std::vector<float> values(24);
+  const Tensor tensor = Tensor::of(values, {2, 3, 4});
+  EXPECT_EQ(tensor.rows(), 6);
+  EXPECT_EQ(tensor.cols(), 4);
+  tensor.slice_rows(1, 3).f32()[0] = 5.0F;
+  EXPECT_EQ(values[4], 5.0F);
+  EXPECT_EQ(tensor.reshape({6, 4}).shape(), (Shape{6, 4}));
+  EXPECT_FALSE(Tensor{});
+}
+
+TEST(Tensor, RefusesWhatDoesNotFit) {
+  std::vector<float> values(6);
+  const Tensor tensor = Tensor::of(values, {2, 3});
+  EXPECT_THAT(message_of<ShapeError>([&] { Tensor::of(values, {7}); }), HasSubstr("[7]"));
+  EXPECT_THAT(message_of<ShapeError>([&] { tensor.reshape({4}); }), HasSubstr("[2, 3]"));
+  EXPECT_THAT(message_of<ShapeError>([&] { tensor.slice_rows(1, 3); }), HasSubstr("2 rows"));
+  EXPECT_THAT(message_of<ShapeError>([&] { tensor.data<std::int32_t>(); }),
+              HasSubstr("f32 tensor was read as i32"));
+  EXPECT_THAT(message_of<ShapeError>([&] {
+                check_shape(tensor, {3, 2}, "q");
+              }),
+              HasSubstr("q has shape [2, 3], expected [3, 2]"));
+  EXPECT_THAT(message_of<ShapeError>([&] { check_shape({}, {3}, "q"); }), HasSubstr("missing"));
+  EXPECT_THAT(message_of<ShapeError>([] { Shape{1, 1, 1, 1, 1}; }), HasSubstr("at most 4"));
+}
+
+TEST(Arena, PlacesTensorsApartAndAligned) {
+  Tensor a;
+  Tensor b;
+  const Arena arena = Arena::plan({}, [&](Arena& plan) {
+    a = plan.take({3, 5});
+    b = plan.take({{7}, DType::kU32});
+  });
+  EXPECT_GE(arena.bytes(), a.bytes() + b.bytes());
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a.f32()) % Memory::kAlignment, 0U);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(b.data<std::uint32_t>()) % Memory::kAlignment, 0U);
+  std::fill_n(a.f32(), a.size(), 1.0F);
+  std::fill_n(b.data<std::uint32_t>(), b.size(), 9U);
+  for (std::int64_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a.f32()[i], 1.0F);
+  }
+}
+
+TEST(Arena, RefusesALayoutThatChanges) {
+  int runs = 0;
+  EXPECT_THROW(Arena::plan({}, [&](Arena& plan) { plan.take({++runs * 1000}); }), Error);
+}
+
+TEST(Context, RefusesImpossibleThreads) {
+  EXPECT_THAT(message_of<ConfigError>([] { Context::cpu(-1); }), HasSubstr("threads = -1"));
+  EXPECT_GE(Context::cpu().threads(), 1);
+}
+
+TEST(Context, WithoutAGpuSaysSo) {
+  if (!cuda::devices().empty()) {
+    GTEST_SKIP() << "a GPU is present";
+  }
+  EXPECT_THAT(message_of<DeviceError>([] { Context::cuda(0); }),
+              HasSubstr(cuda::compiled() ? "0 CUDA devices are present" : "built without CUDA"));
+  if (!cuda::compiled()) {
+    EXPECT_THAT(message_of<DeviceError>([] {
+                  Memory({DeviceKind::kCuda, 0}, 16);
+                }),
+                HasSubstr("built without CUDA"));
+  }
+}
+
+TEST(Context, WithAGpuMovesBytes) {
+  if (cuda::devices().empty()) {
+    GTEST_SKIP() << "no GPU is present";
+  }
+  const Device device{DeviceKind::kCuda, 0};
+  const std::vector<std::uint32_t> values{1, 2, 3, 4000000000U};
+  std::vector<std::uint32_t> back(4);
+  Memory memory;
+  const Tensor tensor = upload(device, values, memory);
+  cuda::copy_to_host(0, back.data(), tensor.data<std::uint32_t>(), tensor.bytes());
+  EXPECT_EQ(back, values);
+  clear(memory.data(), memory.bytes(), device);
+  cuda::copy_to_host(0, back.data(), memory.data(), memory.bytes());
+  EXPECT_EQ(back, std::vector<std::uint32_t>(4, 0));
+  EXPECT_THROW(cuda::allocate(0, std::size_t{1} << 50), DeviceError);
+  EXPECT_THROW(Context::cuda(99), DeviceError);
+}
+
+TEST(ParallelFor, VisitsEveryIndexOnce) {
+  for (const int threads : {1, 2, 8}) {
+    const Context ctx = Context::cpu(threads);
+    std::vector<int> visits(1000);
+    parallel_blocks(ctx, 1000, 7, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        ++visits[static_cast<std::size_t>(i)];
+      }
+    });
+    EXPECT_EQ(visits, std::vector<int>(1000, 1));
+    parallel_for(ctx, 0, [](std::int64_t) { FAIL(); });
+  }
+}
+
+TEST(Philox, MatchesItsPublishedTestVectors) {
+  // Known answers for 10 rounds: counter and key all zeros, and all ones.
+  EXPECT_EQ(Philox(0, 0)(0),
+            (std::array<std::uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  const std::uint64_t ones = ~std::uint64_t{0};
+  EXPECT_EQ(Philox(ones, ones)(ones),
+            (std::array<std::uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+}
+
+TEST(Philox, HasTheRightMoments) {
+  const Philox random(1, 2);
+  constexpr int kCount = 100000;
+  double sum = 0.0;
+  double squares = 0.0;
+  double uniform = 0.0;
+  for (std::uint64_t i = 0; i < kCount; ++i) {
+    const double x = random.normal(i);
+    sum += x;
+    squares += x * x;
+    uniform += random.uniform(i);
+    EXPECT_LT(random.below(10, i), 10U);
+  }
+  EXPECT_NEAR(sum / kCount, 0.0, 0.015);
+  EXPECT_NEAR(squares / kCount, 1.0, 0.02);
+  EXPECT_NEAR(uniform / kCount, 0.5, 0.005);
+}
+
+}  // namespace
+}  // namespace carope::test

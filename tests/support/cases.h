@@ -1,0 +1,146 @@
+#pragma once
+
+#include <vector>
+
+#include "ops/adamw.h"
+#include "ops/rotary.h"
+#include "support/op_case.h"
+
+// One function an operation: the case for the given sizes.
+namespace carope::test {
+
+struct LinearCase {
+  std::int64_t rows, in, out;
+  bool bias = true;
+  bool frozen = false;  // no gradient of the weight
+  Write write = Write::kOverwrite;
+};
+OpCase linear_case(const LinearCase& c);
+
+/// A layer with a GELU and the layer after it, whose backward pass goes through the GELU.
+struct MlpCase {
+  std::int64_t rows, width, hidden;
+  bool bias = true;
+  double scale = 1.0;  // of the input
+  Write write = Write::kOverwrite;
+};
+OpCase mlp_case(const MlpCase& c);
+
+enum class Sum : std::uint8_t {
+  kNone,      // a plain layer norm
+  kSeparate,  // add_norm, whose sum has memory of its own
+  kInPlace,   // add_norm, whose sum replaces the residual
+};
+struct NormCase {
+  std::int64_t rows, width;
+  Sum sum = Sum::kNone;
+  double mean = 0.0;  // of the input
+  Write write = Write::kOverwrite;
+};
+OpCase norm_case(const NormCase& c);
+
+struct EmbeddingCase {
+  std::int64_t batch, length, vocabulary, width;
+};
+OpCase embedding_case(const EmbeddingCase& c);
+
+struct LossCase {
+  std::int64_t rows, classes;
+  double scale = 1.0;  // of the logits
+  double offset = 0.0;
+  std::int64_t ignore_every = 0;  // every so manyth target is not counted; 0: all are
+};
+OpCase cross_entropy_case(const LossCase& c);
+
+struct ClassifierCase {
+  std::int64_t rows, width, classes;
+  std::int64_t chunk_rows = 0;
+  std::int64_t ignore_every = 0;
+  Write write = Write::kOverwrite;
+};
+OpCase classifier_case(const ClassifierCase& c);
+
+struct PositionsCase {
+  reference::Sequence seq;
+  std::int64_t width;
+  std::int64_t positions;  // rows of the table
+  Write write = Write::kOverwrite;
+};
+OpCase add_positions_case(const PositionsCase& c);
+
+struct SinusoidCase {
+  reference::Sequence seq;
+  std::int64_t width;
+  float scale = 1.0F;
+};
+OpCase sinusoid_case(const SinusoidCase& c);
+
+struct RotaryCase {
+  reference::Sequence seq;
+  std::int64_t heads, pairs;
+  RotaryLayout layout = RotaryLayout::kHalf;
+  double base = 10000.0;
+};
+OpCase rotary_case(const RotaryCase& c);
+
+struct CaropeCase {
+  reference::Sequence seq;
+  std::int64_t heads, pairs;
+  RotaryLayout layout = RotaryLayout::kHalf;
+  std::int64_t exponent_start = 0;
+  std::int64_t chunk = 512;
+  double gate_scale = 2.0;  // gate logits
+  double gate_offset = 0.0;
+};
+OpCase carope_case(const CaropeCase& c);
+
+/// The sequence comes in pieces of these lengths, and a phase state links them.
+OpCase carope_pieces_case(const CaropeCase& c, const std::vector<std::int64_t>& pieces);
+
+struct AttentionCase {
+  reference::Sequence seq;
+  std::int64_t heads, dim;
+  bool slopes = false;
+  double scale = 1.0;  // of qkv
+};
+OpCase attention_case(const AttentionCase& c);
+
+/// The sequence comes in pieces of these lengths through a key-value cache with room to spare.
+OpCase attention_cached_case(const AttentionCase& c, const std::vector<std::int64_t>& pieces);
+
+struct AdamwCase {
+  std::int64_t elements;
+  Adamw options{.learning_rate = 1e-3F};
+  std::int64_t updates = 10;
+};
+OpCase adamw_case(const AdamwCase& c);
+
+struct SumOfSquaresCase {
+  std::int64_t elements;
+};
+OpCase sum_of_squares_case(const SumOfSquaresCase& c);
+
+/// Every operation at every shape that the tests sweep over.
+std::vector<OpCase> all_test_cases();
+
+// What the functions above share.
+
+/// "_accumulate" or nothing.
+std::string suffix(Write write);
+/// E.g. "B2_T17_documents".
+std::string describe(const reference::Sequence& seq);
+/// Tokens or targets below `count`; every `ignore_every`th is -1.
+std::vector<std::int32_t> random_ids(const std::string& stream, std::int64_t size,
+                                     std::int64_t count, std::int64_t ignore_every = 0);
+/// Adds the sequence's document starts to the constants of a case, if it has documents.
+void add_documents(OpCase& op, const reference::Sequence& seq);
+/// The sequence as operations take it; its document starts are the last of the constants.
+Sequence bind(const reference::Sequence& seq, const OpTensors& t);
+/// Pieces [B, T_i, width] one after another along time, and back.
+reference::Values join_pieces(const std::vector<reference::Values>& pieces,
+                              const std::vector<std::int64_t>& lengths, std::int64_t batch);
+std::vector<reference::Values> split_pieces(const reference::Values& whole,
+                                            const std::vector<std::int64_t>& lengths,
+                                            std::int64_t batch);
+
+}  // namespace carope::test

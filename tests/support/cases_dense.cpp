@@ -1,0 +1,229 @@
+#include "ops/cross_entropy.h"
+#include "ops/embedding.h"
+#include "ops/linear.h"
+#include "ops/norm.h"
+#include "support/cases.h"
+#include "support/op_run.h"
+
+namespace carope::test {
+namespace {
+
+using reference::Values;
+
+double product_flops(std::int64_t a, std::int64_t b, std::int64_t c) {
+  return 2.0 * static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
+}
+
+}  // namespace
+
+OpCase linear_case(const LinearCase& c) {
+  OpCase op{
+      .op = "linear",
+      .variant = fmt::format("rows{}_in{}_out{}{}{}{}", c.rows, c.in, c.out,
+                             c.bias ? "" : "_no_bias", c.frozen ? "_frozen" : "", suffix(c.write))};
+  op.inputs = {
+      {.name = "x", .shape = {c.rows, c.in}, .write = c.write},
+      {.name = "weight", .shape = {c.out, c.in}, .differentiable = !c.frozen, .write = c.write}};
+  if (c.bias) {
+    op.inputs.push_back({.name = "bias", .shape = {c.out}, .write = c.write});
+  }
+  op.outputs = {{.name = "y", .shape = {c.rows, c.out}}};
+  op.forward = [c](Context& ctx, const OpTensors& t) {
+    linear(ctx, t.in[0], t.in[1], c.bias ? t.in[2] : Tensor{}, t.out[0]);
+  };
+  op.backward = [c](Context& ctx, const OpTensors& t) {
+    linear_backward_weight(ctx, t.in[0], t.d_out[0], t.d_in[1], c.bias ? t.d_in[2] : Tensor{},
+                           c.write);
+    linear_backward_input(ctx, t.d_out[0], t.in[1], t.d_in[0], c.write);
+  };
+  op.reference = [c](const std::vector<Values>& in) {
+    return std::vector<Values>{reference::linear(in[0], in[1], c.bias ? in[2] : Values{}, c.in)};
+  };
+  op.tokens = c.rows;
+  op.forward_flops = product_flops(c.rows, c.in, c.out);
+  op.backward_flops = (c.frozen ? 1.0 : 2.0) * op.forward_flops;
+  return op;
+}
+
+OpCase mlp_case(const MlpCase& c) {
+  OpCase op{
+      .op = "mlp",
+      .variant = fmt::format("rows{}_width{}_hidden{}{}_scale{}{}", c.rows, c.width, c.hidden,
+                             c.bias ? "" : "_no_bias", static_cast<int>(c.scale), suffix(c.write))};
+  op.inputs = {{.name = "x", .shape = {c.rows, c.width}, .scale = c.scale},
+               {.name = "weight_in", .shape = {c.hidden, c.width}, .write = c.write},
+               {.name = "weight_out", .shape = {c.width, c.hidden}, .write = c.write},
+               {.name = "bias_out", .shape = {c.width}, .write = c.write}};
+  if (c.bias) {
+    op.inputs.push_back({.name = "bias_in", .shape = {c.hidden}, .write = c.write});
+  }
+  op.outputs = {{.name = "pre", .shape = {c.rows, c.hidden}, .differentiable = false},
+                {.name = "hidden", .shape = {c.rows, c.hidden}, .differentiable = false},
+                {.name = "y", .shape = {c.rows, c.width}}};
+  op.saved = {{{c.rows, c.hidden}}};
+  op.forward = [c](Context& ctx, const OpTensors& t) {
+    linear_gelu(ctx, t.in[0], t.in[1], c.bias ? t.in[4] : Tensor{}, t.out[0], t.out[1]);
+    linear(ctx, t.out[1], t.in[2], t.in[3], t.out[2]);
+  };
+  op.backward = [c](Context& ctx, const OpTensors& t) {
+    const Tensor& d_pre = t.saved[0];
+    linear_backward_weight(ctx, t.out[1], t.d_out[2], t.d_in[2], t.d_in[3], c.write);
+    linear_backward_gelu(ctx, t.d_out[2], t.in[2], t.out[0], d_pre);
+    linear_backward_weight(ctx, t.in[0], d_pre, t.d_in[1], c.bias ? t.d_in[4] : Tensor{}, c.write);
+    linear_backward_input(ctx, d_pre, t.in[1], t.d_in[0], Write::kOverwrite);
+  };
+  op.reference = [c](const std::vector<Values>& in) {
+    const Values pre = reference::linear(in[0], in[1], c.bias ? in[4] : Values{}, c.width);
+    const Values hidden = reference::gelu(pre);
+    return std::vector<Values>{pre, hidden, reference::linear(hidden, in[2], in[3], c.hidden)};
+  };
+  op.tokens = c.rows;
+  op.forward_flops = 2.0 * product_flops(c.rows, c.width, c.hidden);
+  op.backward_flops = 2.0 * op.forward_flops;
+  return op;
+}
+
+OpCase norm_case(const NormCase& c) {
+  constexpr std::size_t kX = 0, kGain = 1, kBias = 2, kBranch = 3;    // inputs
+  constexpr std::size_t kY = 0, kMean = 1, kDeviation = 2, kSum = 3;  // outputs
+  const bool adds = c.sum != Sum::kNone;
+  OpCase op{.op = adds ? "add_norm" : "layer_norm",
+            .variant = fmt::format("rows{}_width{}{}{}{}", c.rows, c.width,
+                                   c.sum == Sum::kInPlace ? "_in_place" : "",
+                                   c.mean != 0.0 ? "_off_centre" : "", suffix(c.write))};
+  // A norm's backward pass adds to its input's gradient; in add_norm that already holds the
+  // gradient of the sum, which flows past the norm to residual and branch alike.
+  op.inputs = {
+      {.name = "x", .shape = {c.rows, c.width}, .offset = c.mean, .write = Write::kAccumulate},
+      {.name = "gain", .shape = {c.width}, .scale = 0.5, .offset = 1.0, .write = c.write},
+      {.name = "bias", .shape = {c.width}, .write = c.write}};
+  op.outputs = {{.name = "y", .shape = {c.rows, c.width}},
+                {.name = "mean", .shape = {c.rows}, .differentiable = false},
+                {.name = "rstd", .shape = {c.rows}, .differentiable = false}};
+  if (adds) {
+    op.inputs[kX].gradient_starts_as = kSum;
+    op.inputs.push_back(
+        {.name = "branch", .shape = {c.rows, c.width}, .scale = 0.5, .differentiable = false});
+    op.outputs.push_back({.name = "sum", .shape = {c.rows, c.width}});
+    if (c.sum == Sum::kInPlace) {
+      op.outputs[kSum].starts_as = kX;
+    }
+  }
+  op.forward = [=](Context& ctx, const OpTensors& t) {
+    const NormWeights weights{.gain = t.in[kGain], .bias = t.in[kBias]};
+    const Normed normed{.y = t.out[kY], .mean = t.out[kMean], .rstd = t.out[kDeviation]};
+    if (adds) {
+      const Tensor& x = c.sum == Sum::kInPlace ? t.out[kSum] : t.in[kX];
+      add_norm(ctx, x, t.in[kBranch], weights, t.out[kSum], normed);
+    } else {
+      layer_norm(ctx, t.in[kX], weights, normed);
+    }
+  };
+  op.backward = [=](Context& ctx, const OpTensors& t) {
+    norm_backward(ctx, {.dy = t.d_out[kY],
+                        .x = adds ? t.out[kSum] : t.in[kX],
+                        .normed = {.y = t.out[kY], .mean = t.out[kMean], .rstd = t.out[kDeviation]},
+                        .gain = t.in[kGain],
+                        .dx = t.d_in[kX],
+                        .dweights = {.gain = t.d_in[kGain], .bias = t.d_in[kBias]},
+                        .write = c.write});
+  };
+  op.reference = [=](const std::vector<Values>& in) {
+    const Values sum = adds ? reference::add(in[kX], in[kBranch]) : in[kX];
+    const reference::Normed normed = reference::layer_norm(sum, in[kGain], in[kBias]);
+    std::vector<Values> outputs{normed.y, normed.mean, normed.rstd};
+    if (adds) {
+      outputs.push_back(sum);
+    }
+    return outputs;
+  };
+  op.tokens = c.rows;
+  return op;
+}
+
+OpCase embedding_case(const EmbeddingCase& c) {
+  OpCase op{.op = "embedding",
+            .variant = fmt::format("B{}_T{}_vocabulary{}_width{}", c.batch, c.length, c.vocabulary,
+                                   c.width)};
+  op.inputs = {{.name = "table", .shape = {c.vocabulary, c.width}, .write = Write::kAccumulate}};
+  op.outputs = {{.name = "rows", .shape = {c.batch, c.length, c.width}}};
+  const auto tokens = random_ids(op.name(), c.batch * c.length, c.vocabulary);
+  op.constants = {{{c.batch, c.length}, tokens}};
+  op.forward = [](Context& ctx, const OpTensors& t) {
+    embedding(ctx, t.constants[0], t.in[0], t.out[0]);
+  };
+  op.backward = [](Context& ctx, const OpTensors& t) {
+    embedding_backward(ctx, t.constants[0], t.d_out[0], t.d_in[0]);
+  };
+  op.reference = [=](const std::vector<Values>& in) {
+    return std::vector<Values>{reference::embedding(tokens, in[0], c.width)};
+  };
+  op.tokens = c.batch * c.length;
+  return op;
+}
+
+OpCase cross_entropy_case(const LossCase& c) {
+  constexpr float kScale = 0.375F;
+  OpCase op{
+      .op = "cross_entropy",
+      .variant = fmt::format("rows{}_classes{}_scale{}{}{}", c.rows, c.classes,
+                             static_cast<int>(c.scale), c.offset != 0.0 ? "_shifted" : "",
+                             c.ignore_every > 0 ? fmt::format("_ignore{}", c.ignore_every) : "")};
+  op.inputs = {
+      {.name = "logits", .shape = {c.rows, c.classes}, .scale = c.scale, .offset = c.offset}};
+  op.outputs = {{.name = "losses", .shape = {c.rows}, .uniform_gradient = kScale}};
+  const auto targets = random_ids(op.name(), c.rows, c.classes, c.ignore_every);
+  op.constants = {{{c.rows}, targets}};
+  op.forward = [](Context& ctx, const OpTensors& t) {
+    cross_entropy(ctx, t.in[0], t.constants[0], t.out[0]);
+  };
+  op.backward = [](Context& ctx, const OpTensors& t) {
+    const Tensor& logits = t.d_in[0];
+    copy(t.in[0], logits);
+    cross_entropy_in_place(ctx, logits, t.constants[0], t.out[0], kScale);
+  };
+  op.backward_redoes_forward = true;
+  op.reference = [=](const std::vector<Values>& in) {
+    return std::vector<Values>{reference::cross_entropy(in[0], targets)};
+  };
+  op.tokens = c.rows;
+  return op;
+}
+
+OpCase classifier_case(const ClassifierCase& c) {
+  constexpr float kScale = 0.375F;
+  OpCase op{
+      .op = "classifier",
+      .variant = fmt::format(
+          "rows{}_width{}_classes{}_chunk{}{}{}", c.rows, c.width, c.classes, c.chunk_rows,
+          c.ignore_every > 0 ? fmt::format("_ignore{}", c.ignore_every) : "", suffix(c.write))};
+  op.inputs = {{.name = "hidden", .shape = {c.rows, c.width}},
+               {.name = "weight", .shape = {c.classes, c.width}, .write = c.write}};
+  op.outputs = {{.name = "losses", .shape = {c.rows}, .uniform_gradient = kScale}};
+  const auto targets = random_ids(op.name(), c.rows, c.classes, c.ignore_every);
+  op.constants = {{{c.rows}, targets}};
+  const auto arguments = [c](const OpTensors& t) {
+    return Classifier{.hidden = t.in[0],
+                      .weight = t.in[1],
+                      .targets = t.constants[0],
+                      .losses = t.out[0],
+                      .chunk_rows = c.chunk_rows};
+  };
+  op.forward = [=](Context& ctx, const OpTensors& t) { classifier_loss(ctx, arguments(t)); };
+  op.backward = [=](Context& ctx, const OpTensors& t) {
+    classifier_loss_backward(
+        ctx, arguments(t),
+        {.dhidden = t.d_in[0], .dweight = t.d_in[1], .scale = kScale, .write = c.write});
+  };
+  op.backward_redoes_forward = true;
+  op.reference = [=](const std::vector<Values>& in) {
+    return std::vector<Values>{
+        reference::cross_entropy(reference::linear(in[0], in[1], {}, c.width), targets)};
+  };
+  op.tokens = c.rows;
+  op.forward_flops = product_flops(c.rows, c.width, c.classes);
+  op.backward_flops = 3.0 * op.forward_flops;  // the logits again, and two gradients
+  return op;
+}
+
+}  // namespace carope::test

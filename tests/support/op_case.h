@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/context.h"
+#include "core/tensor.h"
+#include "ops/write.h"
+#include "support/reference_ops.h"
+
+namespace carope::test {
+
+/// A float tensor that an operation reads, filled uniformly from [offset - scale, offset + scale].
+struct Input {
+  std::string name;
+  Shape shape;
+  double scale = 1.0;
+  double offset = 0.0;
+  bool differentiable = true;
+  Write write = Write::kOverwrite;  // how the backward pass writes its gradient
+  /// The output whose gradient this input's gradient holds when the backward pass begins, where the
+  /// operation turns the one into the other in place or adds to it.
+  std::optional<std::size_t> gradient_starts_as{};
+};
+
+/// A float tensor that an operation writes.
+struct Output {
+  std::string name;
+  Shape shape;
+  bool differentiable = true;  // false: checked, but no gradient comes from it
+  /// The input whose values it holds when the operation begins, for operations in place.
+  std::optional<std::size_t> starts_as{};
+  /// Its gradient, where the operation takes one number for all elements; random otherwise.
+  std::optional<float> uniform_gradient{};
+};
+
+/// A tensor that is no variable of the operation: tokens, document starts, increments, slopes.
+struct Constant {
+  Shape shape;
+  std::variant<std::vector<std::int32_t>, std::vector<std::uint32_t>, std::vector<float>> values;
+};
+
+/// The tensors of one run of a case, in the order of its description. Gradients of what is not
+/// differentiable are empty.
+struct OpTensors {
+  std::vector<Tensor> in;
+  std::vector<Tensor> constants;
+  std::vector<Tensor> out;
+  std::vector<Tensor> saved;
+  std::vector<Tensor> d_out;
+  std::vector<Tensor> d_in;
+};
+
+/// One operation at one shape, described once. The description drives the comparison of its results
+/// and gradients with the reference, on any device, and its timing.
+struct OpCase {
+  using Run = std::function<void(Context&, const OpTensors&)>;
+  using Reference = std::function<std::vector<reference::Values>(  // inputs to outputs
+      const std::vector<reference::Values>&)>;
+
+  std::string op;
+  std::string variant;
+  std::vector<Input> inputs{};
+  std::vector<Constant> constants{};
+  std::vector<Output> outputs{};
+  std::vector<TensorSpec> saved{};  // what forward leaves for backward, and workspace
+  Run forward{};
+  Run backward{};  // empty: the operation has no gradient
+  Reference reference{};
+  bool backward_redoes_forward = false;  // the backward pass writes the outputs too
+
+  std::int64_t tokens = 0;  // for timing, as are the floating-point operations of matrix products
+  double forward_flops = 0.0;
+  double backward_flops = 0.0;
+
+  std::string name() const { return op + "_" + variant; }
+};
+
+}  // namespace carope::test
