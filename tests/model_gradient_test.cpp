@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -33,8 +32,8 @@ void PrintTo(const ModelCase& c, std::ostream* out) { *out << c.name; }
 std::vector<ModelCase> model_cases() {
   using Text = std::string;
   // With two pairs a head, the usual base would start every gate at f = 1/100, where neither the
-  // gate nor the rotation does much; this one starts it at 1/2.
-  const std::pair<const std::string, OptionValue> base{"base", 4.0};
+  // gate nor the rotation does much; this one starts it near 1/3.
+  const std::pair<const std::string, OptionValue> base{"base", 10.0};
   const std::pair<const std::string, OptionValue> interleaved{"layout", Text("interleaved")};
   const std::pair<const std::string, OptionValue> embedding{"source", Text("embedding")};
   const std::pair<const std::string, OptionValue> from_1{"exponent_start", std::int64_t{1}};
@@ -109,10 +108,6 @@ void fill_gradients(const Gpt& model, float value) {
   }
 }
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 class ModelGradient : public testing::TestWithParam<ModelCase> {
  protected:
   ModelGradient()
@@ -130,10 +125,11 @@ class ModelGradient : public testing::TestWithParam<ModelCase> {
         activations_(model_.plan(seq_.batch, seq_.length, Purpose::kTraining)) {
     model_.initialise(1);
     // Away from where gates are constant, gains one and biases zero, and far enough for GELU and
-    // above all attention not to be linear: where all keys weigh the same, the gradient of k is
-    // the small difference of large numbers.
+    // attention not to be linear. These sizes were chosen by the reference alone, among several:
+    // rounding every parameter to fp32 once more moves none of its gradients by more than 1.3e-6
+    // here, but by up to 1e-5 elsewhere, where the phase gradients behind a gate's bias cancel.
     for (const Parameter& parameter : model_.parameters()) {
-      const double scale = parameter.spec.name.ends_with(".qkv.weight") ? 1.2 : 0.4;
+      const double scale = parameter.spec.name.ends_with(".qkv.weight") ? 0.8 : 0.4;
       for (std::int64_t i = 0; i < parameter.value.size(); ++i) {
         parameter.value.f32()[i] +=
             static_cast<float>(scale * uniform(parameter.spec.name, static_cast<std::uint64_t>(i)));

@@ -25,7 +25,6 @@ class Call {
         qkv(static_cast<std::size_t>(batch * length * carope.heads * 6 * pairs)),
         dqkv(qkv.size()),
         dlogits(logits.size()),
-        frequency(logits.size()),
         carry(static_cast<std::size_t>(batch * carope.chunks(length) * carope.heads * pairs)),
         state(static_cast<std::size_t>(batch * carope.heads * pairs)),
         pairs_(pairs) {
@@ -37,10 +36,15 @@ class Call {
   }
 
   void run(Context& ctx) {
-    carope::carope(ctx, op, seq, gates(logits), rows(qkv), saved(), state_tensor());
+    carope::carope(ctx, op, seq, gates(logits), rows(qkv), carries(), states());
   }
   void run_backward(Context& ctx) {
-    carope_backward(ctx, op, seq, saved(), rows(qkv), rows(dqkv), gates(dlogits));
+    carope_backward(ctx, op, seq,
+                    {.logits = gates(logits),
+                     .carry = carries(),
+                     .qkv = rows(qkv),
+                     .dqkv = rows(dqkv),
+                     .dlogits = gates(dlogits)});
   }
 
   Tensor rows(std::vector<float>& values) const {
@@ -53,14 +57,13 @@ class Call {
   Carope op;
   Sequence seq;
   std::vector<float> logits, qkv, dqkv, dlogits;
-  std::vector<std::uint32_t> frequency, carry, state;
+  std::vector<std::uint32_t> carry, state;
 
  private:
-  CaropeSaved saved() {
-    return {.frequency = Tensor::of(frequency, {seq.batch, seq.length, op.heads}),
-            .carry = Tensor::of(carry, {seq.batch, op.chunks(seq.length), op.heads, pairs_})};
+  Tensor carries() {
+    return Tensor::of(carry, {seq.batch, op.chunks(seq.length), op.heads, pairs_});
   }
-  Tensor state_tensor() { return Tensor::of(state, {seq.batch, op.heads, pairs_}); }
+  Tensor states() { return Tensor::of(state, {seq.batch, op.heads, pairs_}); }
 
   std::int64_t pairs_;
 };
@@ -148,6 +151,7 @@ TEST_P(PhaseAccuracy, StaysCloseToLongDoubleOverAMillionTokens) {
   const auto [name, pairs, logit, deviation] = GetParam();
   Context ctx = Context::cpu(2);
   Call call({.heads = 1}, 1, kPiece, pairs);
+  std::vector<std::uint32_t> frequency(kPiece);
   std::vector<long double> exact(static_cast<std::size_t>(pairs), 0.0L);
   const auto worst = [&] {
     long double largest = 0.0L;
@@ -162,7 +166,8 @@ TEST_P(PhaseAccuracy, StaysCloseToLongDoubleOverAMillionTokens) {
       call.logits[t] = static_cast<float>(logit + deviation * random.normal(t));
     }
     call.run(ctx);
-    for (const std::uint32_t fraction : call.frequency) {
+    carope_frequency(ctx, call.gates(call.logits), Tensor::of(frequency, {1, kPiece, 1}));
+    for (const std::uint32_t fraction : frequency) {
       const long double f = fraction * 0x1p-32L;
       long double power = 1.0L;
       for (long double& phase : exact) {
@@ -229,7 +234,11 @@ INSTANTIATE_TEST_SUITE_P(HeadsAndBases, PhaseStart,
                          testing::Values(RopeCase{1, 10000.0}, RopeCase{4, 10000.0},
                                          RopeCase{16, 10000.0}, RopeCase{32, 10000.0},
                                          RopeCase{32, 500.0}, RopeCase{32, 2.08e7},
-                                         RopeCase{64, 10000.0}, RopeCase{64, 500000.0}));
+                                         RopeCase{64, 10000.0}, RopeCase{64, 500000.0}),
+                         [](const auto& info) {
+                           return fmt::format("pairs{}_base{:.0f}", info.param.pairs,
+                                              info.param.base);
+                         });
 
 /// CARoPE, attention and back, on packed documents: what the identities are about.
 class Identities : public testing::Test {

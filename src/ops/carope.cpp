@@ -7,12 +7,13 @@ namespace carope {
 namespace cpu {
 decltype(carope::carope) carope;
 decltype(carope::carope_backward) carope_backward;
+decltype(carope::carope_frequency) carope_frequency;
 }  // namespace cpu
 
 namespace {
 
 void check_carope(const Carope& carope, const Sequence& seq, const Tensor& logits,
-                  const Tensor& qkv, const CaropeSaved& saved) {
+                  const Tensor& qkv, const Tensor& carry) {
   check_sequence(seq, qkv, "qkv");
   check<ShapeError>(carope.heads > 0 && qkv.cols() % (6 * carope.heads) == 0,
                     "qkv of width {} does not hold q, k and v of {} heads with an even dimension",
@@ -24,15 +25,10 @@ void check_carope(const Carope& carope, const Sequence& seq, const Tensor& logit
                     "chunk = {} must be positive and exponent_start = {} not negative",
                     carope.chunk, carope.exponent_start);
   check_shape(logits, {seq.batch, seq.length, carope.heads}, "the gate logits");
-  check_shape(saved.frequency, carope_frequency_spec(carope, seq).shape, "saved.frequency");
-  check_shape(saved.carry, carope_carry_spec(carope, seq, pairs).shape, "saved.carry");
+  check_shape(carry, carope_carry_spec(carope, seq, pairs).shape, "the carries");
 }
 
 }  // namespace
-
-TensorSpec carope_frequency_spec(const Carope& carope, const Sequence& seq) {
-  return {{seq.batch, seq.length, carope.heads}, DType::kU32};
-}
 
 TensorSpec carope_carry_spec(const Carope& carope, const Sequence& seq, std::int64_t pairs) {
   return {{seq.batch, carope.chunks(seq.length), carope.heads, pairs}, DType::kU32};
@@ -44,23 +40,30 @@ double rope_gate_bias(std::int64_t pairs, double base) {
   return softplus + std::log(-std::expm1(-softplus));
 }
 
+void carope_frequency(Context& ctx, const Tensor& logits, const Tensor& frequency) {
+  check<ShapeError>(static_cast<bool>(logits), "the gate logits are missing");
+  check_shape(frequency, logits.shape(), "the frequencies");
+  require_cpu(ctx, "carope_frequency");
+  cpu::carope_frequency(ctx, logits, frequency);
+}
+
 void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
-            const Tensor& qkv, const CaropeSaved& saved, const Tensor& state) {
-  check_carope(carope, seq, logits, qkv, saved);
+            const Tensor& qkv, const Tensor& carry, const Tensor& state) {
+  check_carope(carope, seq, logits, qkv, carry);
   if (state) {
-    check_shape(state, {seq.batch, carope.heads, saved.carry.cols()}, "the phase state");
+    check_shape(state, {seq.batch, carope.heads, carry.cols()}, "the phase state");
   }
   require_cpu(ctx, "carope");
-  cpu::carope(ctx, carope, seq, logits, qkv, saved, state);
+  cpu::carope(ctx, carope, seq, logits, qkv, carry, state);
 }
 
 void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,
-                     const CaropeSaved& saved, const Tensor& qkv, const Tensor& dqkv,
-                     const Tensor& dlogits) {
-  check_carope(carope, seq, dlogits, qkv, saved);
-  check_shape(dqkv, qkv.shape(), "dqkv");
+                     const CaropeBackward& args) {
+  check_carope(carope, seq, args.logits, args.qkv, args.carry);
+  check_shape(args.dlogits, args.logits.shape(), "dlogits");
+  check_shape(args.dqkv, args.qkv.shape(), "dqkv");
   require_cpu(ctx, "carope_backward");
-  cpu::carope_backward(ctx, carope, seq, saved, qkv, dqkv, dlogits);
+  cpu::carope_backward(ctx, carope, seq, args);
 }
 
 }  // namespace carope

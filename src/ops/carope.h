@@ -15,34 +15,33 @@ struct Carope {
   std::int64_t chunks(std::int64_t length) const { return (length + chunk - 1) / chunk; }
 };
 
-/// What carope() leaves for its backward pass. The frequency f = 1 / (softplus(z) + 1) is kept as a
-/// 32-bit fraction, off by at most 2^-33; fp32 would be off by 2^-25, which is 2e-4 rad after 4096
-/// tokens.
-struct CaropeSaved {
-  Tensor frequency;  // [B, T, H] u32
-  Tensor carry;      // [B, chunks, H, P] u32: the phase before each chunk
-};
-
-/// The shapes of CaropeSaved for a sequence.
-TensorSpec carope_frequency_spec(const Carope& carope, const Sequence& seq);
+/// The shape of what carope() leaves for its backward pass besides its logits: the phase before
+/// each chunk, [B, chunks, H, P] u32.
 TensorSpec carope_carry_spec(const Carope& carope, const Sequence& seq, std::int64_t pairs);
 
-/// f = 1 / (softplus(z) + 1) as a 32-bit fraction: exact to 2^-33, where fp32 would be off by
-/// 2^-25.
-std::uint32_t frequency_of_logit(float z);
+/// f = 1 / (softplus(z) + 1) as a 32-bit fraction, u32, off by at most 2^-33. In fp32 it would be
+/// off by 2^-25, which is 2e-4 rad after 4096 tokens.
+void carope_frequency(Context& ctx, const Tensor& logits, const Tensor& frequency);
+
 /// The gate logit at which f^p is RoPE's base^(-2p/D).
 double rope_gate_bias(std::int64_t pairs, double base);
 
 /// Rotates q and k in place by φ_p(t) = Σ_{s<=t} f_s^(p + exponent_start), restarting at every
-/// document. logits [B, T, H] fp32, qkv [B, T, 3C]. `state` [B, H, P] u32, if given, is the phase
-/// before the first token and becomes the phase after the last one.
+/// document. logits [B, T, H] fp32, qkv [B, T, 3C]; carry is a result. `state` [B, H, P] u32, if
+/// given, is the phase before the first token and becomes the phase after the last one.
 void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
-            const Tensor& qkv, const CaropeSaved& saved, const Tensor& state = {});
+            const Tensor& qkv, const Tensor& carry, const Tensor& state = {});
 
-/// From the rotated qkv and the gradient of it: turns dqkv in place into the gradient before
-/// rotation and writes the gradient of the gate logits. dlogits [B, T, H].
+struct CaropeBackward {
+  Tensor logits;  // [B, T, H] as given to carope()
+  Tensor carry;   // as carope() left it
+  Tensor qkv;     // [B, T, 3C] rotated
+  Tensor
+      dqkv;  // [B, T, 3C] gradient of the rotated qkv; becomes, in place, that of the unrotated one
+  Tensor dlogits;  // [B, T, H] result
+};
+
 void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,
-                     const CaropeSaved& saved, const Tensor& qkv, const Tensor& dqkv,
-                     const Tensor& dlogits);
+                     const CaropeBackward& args);
 
 }  // namespace carope

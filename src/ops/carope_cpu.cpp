@@ -20,49 +20,70 @@ std::uint32_t low_bits(double value) {
   return static_cast<std::uint32_t>(std::bit_cast<std::uint64_t>(value));
 }
 
-/// f = 1 / (softplus(z) + 1) for one vector of gates. A NaN logit gives a number too: the NaN
+double softplus(double z) { return std::max(z, 0.0) + log1p_f64(exp_f64(-std::abs(z))); }
+
+double sigmoid(double z) {
+  const double decayed = exp_f64(-std::abs(z));
+  return (z < 0.0 ? decayed : 1.0) / (1.0 + decayed);
+}
+
+/// f for one vector of gates. All frequencies come from here, so that they do not depend on where
+/// in a sequence, or in how many pieces, they are computed. A NaN logit gives a number too: the NaN
 /// reaches the loss through q and k.
 void frequency_vector(const float* logits, std::uint32_t* frequency) {
   constexpr double kOne = 0x1p32;
   constexpr double kLargest = kOne - 1.0;
 #pragma omp simd
   for (std::int64_t i = 0; i < kLanes; ++i) {
-    const double z = logits[i];
-    const double softplus = std::max(z, 0.0) + log1p_f64(exp_f64(-std::abs(z)));
-    const double fraction = kOne / (softplus + 1.0);
+    const double fraction = kOne / (softplus(logits[i]) + 1.0);
     frequency[i] = low_bits((fraction < kLargest ? fraction : kLargest) + kRounder);
   }
 }
 
-/// Every gate goes through the same vector code, the last few padded, so that f does not depend on
-/// where in a sequence, or in how many pieces, it is computed.
-void frequencies(Context& ctx, const Tensor& logits, const Tensor& frequency) {
-  const float* z = logits.f32();
-  auto* f = frequency.data<std::uint32_t>();
-  parallel_blocks(ctx, logits.size(), kGates, [&](std::int64_t begin, std::int64_t end) {
-    for (; begin + kLanes <= end; begin += kLanes) {
-      frequency_vector(z + begin, f + begin);
-    }
-    float padded[kLanes] = {};
-    std::uint32_t results[kLanes];
-    std::copy(z + begin, z + end, padded);
-    frequency_vector(padded, results);
-    std::copy_n(results, end - begin, f + begin);
-  });
-}
+/// The frequencies of one head along time, computed a vector at a time as they are asked for.
+class FrequencyReader {
+ public:
+  /// `logits` is the head's first gate; `stride` leads to its next token's, `count` says how many
+  /// there are.
+  FrequencyReader(const float* logits, std::int64_t stride, std::int64_t count)
+      : logits_(logits), stride_(stride), count_(count) {}
 
-/// Multiplies each gate's gradient, which is Σ_p e f^e G_p, by what turns it into dz = df/dz Σ_p e
-/// f^(e-1) G_p: df/dz = -f² σ(z), a factor f cancels, and σ(z) = 1 - exp(-softplus(z)) follows from
-/// f alone.
-void scale_by_gate_slope(Context& ctx, const Tensor& frequency, const Tensor& dlogits) {
-  const auto* fractions = frequency.data<std::uint32_t>();
+  std::uint32_t operator()(std::int64_t i) {
+    if (i / kLanes != loaded_) {
+      load(i / kLanes);
+    }
+    return values_[i % kLanes];
+  }
+
+ private:
+  void load(std::int64_t vector) {
+    float gates[kLanes] = {};
+    const std::int64_t first = vector * kLanes;
+    for (std::int64_t i = 0; i < std::min(kLanes, count_ - first); ++i) {
+      gates[i] = logits_[(first + i) * stride_];
+    }
+    frequency_vector(gates, values_);
+    loaded_ = vector;
+  }
+
+  const float* logits_;
+  std::int64_t stride_;
+  std::int64_t count_;
+  std::int64_t loaded_ = -1;
+  std::uint32_t values_[kLanes] = {};
+};
+
+/// Multiplies each gate's gradient, which is Σ_p e f^e G_p, by what turns it into
+/// dz = df/dz Σ_p e f^(e-1) G_p with df/dz = -f² σ(z).
+void scale_by_gate_slope(Context& ctx, const Tensor& logits, const Tensor& dlogits) {
+  constexpr std::int64_t kGates = 512;  // gates a task
+  const float* z = logits.f32();
   float* gradient = dlogits.f32();
   parallel_blocks(ctx, dlogits.size(), kGates, [&](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
     for (std::int64_t i = begin; i < end; ++i) {
-      const double f = fractions[i] * kFraction;
-      const double sigmoid = 1.0 - exp_f64(1.0 - 1.0 / f);
-      gradient[i] = static_cast<float>(-f * sigmoid * gradient[i]);
+      const double slope = sigmoid(z[i]) / (softplus(z[i]) + 1.0);
+      gradient[i] = static_cast<float>(-slope * gradient[i]);
     }
   });
 }
@@ -110,13 +131,13 @@ struct Powers {
 template <class Count>
 class Kernel {
  public:
-  Kernel(Context& ctx, const Carope& carope, const Sequence& seq, const CaropeSaved& saved,
-         Count pairs)
+  Kernel(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
+         const Tensor& carry, Count pairs)
       : ctx_(ctx),
         carope_(carope),
         seq_(seq),
-        frequency_(saved.frequency.data<std::uint32_t>()),
-        carry_(saved.carry.data<std::uint32_t>()),
+        logits_(logits.f32()),
+        carry_(carry.data<std::uint32_t>()),
         pairs_(pairs),
         chunks_(carope.chunks(seq.length)) {}
 
@@ -176,6 +197,10 @@ class Kernel {
   }
   std::int64_t key_offset() const { return carope_.heads * 2 * pairs_; }
 
+  FrequencyReader frequencies(const Span& span) const {
+    return {logits_ + gate_index(span, span.begin), carope_.heads, span.end - span.begin};
+  }
+
   template <class T>
   void copy(const T* from, T* to) const {
     std::memcpy(to, from, sizeof(T) * pairs_);
@@ -189,11 +214,12 @@ class Kernel {
   template <class Visit>
   void scan(const Span& span, std::uint32_t* phase, const Visit& visit) const {
     Powers powers(pairs_);
+    FrequencyReader frequency = frequencies(span);
     for (std::int64_t t = span.begin; t < span.end; ++t) {
       if (starts_document(span.b, t)) {
         zero(phase);
       }
-      powers.set(frequency_[gate_index(span, t)], carope_.exponent_start);
+      powers.set(frequency(t - span.begin), carope_.exponent_start);
       powers.advance(phase);
       visit(t);
     }
@@ -306,18 +332,18 @@ class Kernel {
     alignas(64) double gradient[kMaxRotaryPairs];
     copy(later, gradient);
     Powers powers(pairs_);
+    FrequencyReader frequency = frequencies(span);
     const float* values = qkv.f32();
     const float* dvalues = dqkv.f32();
     for (std::int64_t t = span.end - 1; t >= span.begin; --t) {
-      const std::int64_t gate = gate_index(span, t);
       add_phase_gradient(values + query_index(span, t), dvalues + query_index(span, t), gradient);
-      powers.set(frequency_[gate], carope_.exponent_start);
+      powers.set(frequency(t - span.begin), carope_.exponent_start);
       double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
       for (std::int64_t p = 0; p < pairs_; ++p) {
         sum += static_cast<double>(p + carope_.exponent_start) * powers.values[p] * gradient[p];
       }
-      dlogits[gate] = static_cast<float>(sum);
+      dlogits[gate_index(span, t)] = static_cast<float>(sum);
       if (starts_document(span.b, t)) {
         zero(gradient);
       }
@@ -327,28 +353,38 @@ class Kernel {
   Context& ctx_;
   const Carope& carope_;
   const Sequence& seq_;
-  const std::uint32_t* frequency_;  // [B, T, H]
-  std::uint32_t* carry_;            // [B, chunks, H, P]
+  const float* logits_;   // [B, T, H]
+  std::uint32_t* carry_;  // [B, chunks, H, P]
   Count pairs_;
   std::int64_t chunks_;
 };
 
 }  // namespace
 
+void carope_frequency(Context& ctx, const Tensor& logits, const Tensor& frequency) {
+  constexpr std::int64_t kGates = 512;  // gates a task
+  parallel_blocks(ctx, logits.size(), kGates, [&](std::int64_t begin, std::int64_t end) {
+    FrequencyReader read(logits.f32() + begin, 1, end - begin);
+    for (std::int64_t i = begin; i < end; ++i) {
+      frequency.data<std::uint32_t>()[i] = read(i - begin);
+    }
+  });
+}
+
 void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
-            const Tensor& qkv, const CaropeSaved& saved, const Tensor& state) {
-  frequencies(ctx, logits, saved.frequency);
-  with_pairs(saved.carry.cols(),
-             [&](auto pairs) { Kernel(ctx, carope, seq, saved, pairs).forward(qkv, state); });
+            const Tensor& qkv, const Tensor& carry, const Tensor& state) {
+  with_pairs(carry.cols(), [&](auto pairs) {
+    Kernel(ctx, carope, seq, logits, carry, pairs).forward(qkv, state);
+  });
 }
 
 void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,
-                     const CaropeSaved& saved, const Tensor& qkv, const Tensor& dqkv,
-                     const Tensor& dlogits) {
-  with_pairs(saved.carry.cols(), [&](auto pairs) {
-    Kernel(ctx, carope, seq, saved, pairs).backward(qkv, dqkv, dlogits);
+                     const CaropeBackward& args) {
+  with_pairs(args.carry.cols(), [&](auto pairs) {
+    Kernel(ctx, carope, seq, args.logits, args.carry, pairs)
+        .backward(args.qkv, args.dqkv, args.dlogits);
   });
-  scale_by_gate_slope(ctx, saved.frequency, dlogits);
+  scale_by_gate_slope(ctx, args.logits, args.dlogits);
 }
 
 }  // namespace carope::cpu

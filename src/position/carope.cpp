@@ -49,12 +49,10 @@ class ContextAwareRotary : public PositionEncoding {
   }
 
   std::vector<TensorSpec> saved(const Sequence& seq) const override {
-    return {carope_frequency_spec(op_, seq), carope_carry_spec(op_, seq, shape_.pairs())};
+    return {gate_spec(seq), carope_carry_spec(op_, seq, shape_.pairs())};
   }
 
-  std::vector<TensorSpec> workspace(const Sequence& seq) const override {
-    return {{{seq.batch, seq.length, shape_.heads}}};
-  }
+  std::vector<TensorSpec> workspace(const Sequence& seq) const override { return {gate_spec(seq)}; }
 
   std::vector<TensorSpec> decode_state(std::int64_t batch) const override {
     return {{{batch, shape_.heads, shape_.pairs()}, DType::kU32}};
@@ -62,17 +60,21 @@ class ContextAwareRotary : public PositionEncoding {
 
   void rotate(Context& ctx, const Sequence& seq, const LayerView& layer,
               const Tensor& qkv) const override {
-    const Tensor& logits = layer.workspace[0];
+    const Tensor& logits = layer.saved[0];
     linear(ctx, input(layer), layer.weights[0], bias(layer.weights), logits);
-    carope(ctx, op_, seq, logits, qkv, {.frequency = layer.saved[0], .carry = layer.saved[1]},
+    carope(ctx, op_, seq, logits, qkv, layer.saved[1],
            layer.state.empty() ? Tensor{} : layer.state[0]);
   }
 
   void rotate_backward(Context& ctx, const Sequence& seq, const LayerView& layer, const Tensor& qkv,
                        const Tensor& dqkv, const LayerGradients& gradients) const override {
     const Tensor& dlogits = layer.workspace[0];
-    carope_backward(ctx, op_, seq, {.frequency = layer.saved[0], .carry = layer.saved[1]}, qkv,
-                    dqkv, dlogits);
+    carope_backward(ctx, op_, seq,
+                    {.logits = layer.saved[0],
+                     .carry = layer.saved[1],
+                     .qkv = qkv,
+                     .dqkv = dqkv,
+                     .dlogits = dlogits});
     linear_backward_weight(ctx, input(layer), dlogits, gradients.weights[0],
                            bias(gradients.weights), gradients.write);
     if (source_ == Source::kHidden) {
@@ -84,6 +86,9 @@ class ContextAwareRotary : public PositionEncoding {
   }
 
  private:
+  TensorSpec gate_spec(const Sequence& seq) const {
+    return {{seq.batch, seq.length, shape_.heads}};
+  }
   const Tensor& input(const LayerView& layer) const {
     return source_ == Source::kHidden ? layer.hidden : layer.embedding;
   }

@@ -114,16 +114,18 @@ OpCase carope_case(const CaropeCase& c) {
   op.inputs = {{.name = "logits", .shape = gates, .scale = c.gate_scale, .offset = c.gate_offset},
                {.name = "qkv", .shape = qkv, .gradient_starts_as = 0}};
   op.outputs = {{.name = "rotated", .shape = qkv, .starts_as = 1}};
-  op.saved = {carope_frequency_spec(options_of(c), seq),
-              carope_carry_spec(options_of(c), seq, c.pairs)};
+  op.saved = {carope_carry_spec(options_of(c), seq, c.pairs)};
   add_documents(op, c.seq);
   op.forward = [c](Context& ctx, const OpTensors& t) {
-    carope(ctx, options_of(c), bind(c.seq, t), t.in[0], t.out[0],
-           {.frequency = t.saved[0], .carry = t.saved[1]});
+    carope(ctx, options_of(c), bind(c.seq, t), t.in[0], t.out[0], t.saved[0]);
   };
   op.backward = [c](Context& ctx, const OpTensors& t) {
     carope_backward(ctx, options_of(c), bind(c.seq, t),
-                    {.frequency = t.saved[0], .carry = t.saved[1]}, t.out[0], t.d_in[1], t.d_in[0]);
+                    {.logits = t.in[0],
+                     .carry = t.saved[0],
+                     .qkv = t.out[0],
+                     .dqkv = t.d_in[1],
+                     .dlogits = t.d_in[0]});
   };
   op.reference = [c](const std::vector<Values>& in) {
     return std::vector<Values>{reference_carope(c, in[0], in[1])};
@@ -147,7 +149,6 @@ OpCase carope_pieces_case(const CaropeCase& c, const std::vector<std::int64_t>& 
     op.outputs.push_back({.name = fmt::format("rotated{}", number),
                           .shape = qkv,
                           .starts_as = op.inputs.size() - 1});
-    op.saved.push_back(carope_frequency_spec(options_of(c), seq));
     op.saved.push_back(carope_carry_spec(options_of(c), seq, c.pairs));
   }
   op.saved.push_back({{c.seq.batch, c.heads, c.pairs}, DType::kU32});
@@ -157,8 +158,7 @@ OpCase carope_pieces_case(const CaropeCase& c, const std::vector<std::int64_t>& 
     std::int64_t seen = 0;
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       carope(ctx, options_of(c), {.batch = c.seq.batch, .length = pieces[i], .offset = seen},
-             t.in[2 * i], t.out[i], {.frequency = t.saved[2 * i], .carry = t.saved[2 * i + 1]},
-             state);
+             t.in[2 * i], t.out[i], t.saved[i], state);
       seen += pieces[i];
     }
   };
