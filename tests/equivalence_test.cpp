@@ -33,6 +33,10 @@ struct StartCase {
   const char* layout;
 };
 
+void PrintTo(const StartCase& c, std::ostream* out) {
+  *out << c.heads << " heads, base " << c.base;
+}
+
 class CaropeStart : public testing::TestWithParam<StartCase> {};
 
 TEST_P(CaropeStart, EqualsRope) {
@@ -68,13 +72,19 @@ INSTANTIATE_TEST_SUITE_P(
     HeadsBasesLayouts, CaropeStart,
     testing::Values(StartCase{1, 10000.0, "half"}, StartCase{2, 10000.0, "half"},
                     StartCase{4, 500.0, "interleaved"}, StartCase{8, 10000.0, "interleaved"},
-                    StartCase{2, 2.08e7, "half"}, StartCase{16, 10000.0, "half"}));
+                    StartCase{2, 2.08e7, "half"}, StartCase{16, 10000.0, "half"}),
+    [](const auto& info) {
+      return fmt::format("heads{}_base{:.0f}_{}", info.param.heads, info.param.base,
+                         info.param.layout);
+    });
 
 struct NamedOptions {
   const char* name;
   const char* encoding;
   Options options;
 };
+
+void PrintTo(const NamedOptions& encoding, std::ostream* out) { *out << encoding.name; }
 
 std::vector<NamedOptions> all_encodings() {
   return {{"alibi", "alibi", {}},

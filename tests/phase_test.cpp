@@ -144,6 +144,8 @@ struct AccuracyCase {
   double deviation;
 };
 
+void PrintTo(const AccuracyCase& c, std::ostream* out) { *out << c.name; }
+
 class PhaseAccuracy : public testing::TestWithParam<AccuracyCase> {};
 
 TEST_P(PhaseAccuracy, StaysCloseToLongDoubleOverAMillionTokens) {
@@ -198,6 +200,8 @@ struct RopeCase {
   std::int64_t pairs;
   double base;
 };
+
+void PrintTo(const RopeCase& c, std::ostream* out) { *out << c.pairs << " pairs, base " << c.base; }
 
 class PhaseStart : public testing::TestWithParam<RopeCase> {};
 
