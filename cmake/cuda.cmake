@@ -5,16 +5,25 @@ if(NOT CAROPE_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
+    execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --version OUTPUT_VARIABLE carope_nvcc_says)
+    string(REGEX MATCH "release ([0-9.]+)" carope_nvcc_release "${carope_nvcc_says}")
+    set(carope_nvcc_version ${CMAKE_MATCH_1})
+  endif()
+  if(carope_nvcc_version VERSION_GREATER_EQUAL 12.0)  # the first with C++20
     set(carope_with_cuda ON)
   elseif(CAROPE_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "CAROPE_CUDA is ON but no CUDA compiler was found: install the CUDA toolkit and put "
-                        "nvcc on PATH, or set CMAKE_CUDA_COMPILER")
+    message(FATAL_ERROR "CAROPE_CUDA is ON but no CUDA compiler of version 12.0 or later was found (found: "
+                        "'${carope_nvcc_version}'): install the CUDA toolkit and put nvcc on PATH, or set "
+                        "CMAKE_CUDA_COMPILER")
   endif()
 endif()
 
 if(carope_with_cuda)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 80 86 89 90a 100 120)
+    set(CMAKE_CUDA_ARCHITECTURES 80 86 89 90a)
+    if(carope_nvcc_version VERSION_GREATER_EQUAL 12.8)
+      list(APPEND CMAKE_CUDA_ARCHITECTURES 100 120)
+    endif()
   endif()
   enable_language(CUDA)
   if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # some versions of CMake do not know nvcc's C++20

@@ -22,6 +22,13 @@ std::atomic<std::int64_t> allocations{0};
   }
   throw std::bad_alloc();
 }
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment,
+                                     const std::nothrow_t&) noexcept {
+  allocations.fetch_add(1);
+  void* data = nullptr;
+  return posix_memalign(&data, static_cast<std::size_t>(alignment), bytes) == 0 ? data : nullptr;
+}
+[[gnu::noinline]] void operator delete(void* data, std::align_val_t) noexcept { std::free(data); }
 [[gnu::noinline]] void operator delete(void* data) noexcept { std::free(data); }
 [[gnu::noinline]] void operator delete(void* data, std::size_t) noexcept { std::free(data); }
 

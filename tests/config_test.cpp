@@ -51,13 +51,25 @@ TEST(Config, OddHeadDimension) {
 TEST(Config, NothingToRun) {
   GptConfig config = small();
   config.layers = 0;
-  EXPECT_THAT(refusal_of(config), AllOf(HasSubstr("model.layers = 0"), HasSubstr("1 or more")));
+  EXPECT_THAT(refusal_of(config), AllOf(HasSubstr("model.layers = 0"), HasSubstr("give 1 to")));
   config = small();
   config.heads = -2;
   EXPECT_THAT(refusal_of(config), HasSubstr("model.heads = -2"));
   config = small();
   config.vocabulary = 0;
   EXPECT_THAT(refusal_of(config), HasSubstr("model.vocabulary = 0"));
+}
+
+TEST(Config, SizesBeyondReason) {
+  GptConfig config = small();
+  config.width = std::int64_t{1} << 40;
+  EXPECT_THAT(refusal_of(config), HasSubstr("model.width = 1099511627776"));
+  config = small();
+  config.encoding_options = {{"exponent_start", std::int64_t{1} << 40}};
+  EXPECT_THAT(refusal_of(config), HasSubstr("position.exponent_start"));
+  const Gpt model(small());
+  EXPECT_THAT(refusal([&] { model.plan(0, 8, Purpose::kInference); }), HasSubstr("0 x 8"));
+  EXPECT_THAT(refusal([&] { model.plan_decoding(1, -4); }), HasSubstr("-4"));
 }
 
 TEST(Config, LengthOverTheLearnableTable) {

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 
 #include "core/arena.h"
@@ -48,6 +49,11 @@ TEST(Tensor, RefusesWhatDoesNotFit) {
               HasSubstr("q has shape [2, 3], expected [3, 2]"));
   EXPECT_THAT(message_of<ShapeError>([&] { check_shape({}, {3}, "q"); }), HasSubstr("missing"));
   EXPECT_THAT(message_of<ShapeError>([] { Shape{1, 1, 1, 1, 1}; }), HasSubstr("at most 4"));
+  EXPECT_THAT(message_of<ShapeError>([] {
+                Shape({std::int64_t{1} << 40, std::int64_t{1} << 40}).size();
+              }),
+              HasSubstr("not possible"));
+  EXPECT_THAT(message_of<ShapeError>([] { Shape({3, -1}).size(); }), HasSubstr("[3, -1]"));
 }
 
 TEST(Arena, PlacesTensorsApartAndAligned) {
@@ -120,6 +126,21 @@ TEST(ParallelFor, VisitsEveryIndexOnce) {
     });
     EXPECT_EQ(visits, std::vector<int>(1000, 1));
     parallel_for(ctx, 0, [](std::int64_t) { FAIL(); });
+  }
+}
+
+TEST(ParallelFor, PassesExceptionsOn) {
+  for (const int threads : {1, 8}) {
+    const Context ctx = Context::cpu(threads);
+    std::atomic<int> visits{0};
+    EXPECT_THAT(message_of<Error>([&] {
+                  parallel_for(ctx, 100, [&](std::int64_t i) {
+                    ++visits;
+                    check<Error>(i != 37, "task {} failed", i);
+                  });
+                }),
+                HasSubstr("task 37 failed"));
+    EXPECT_EQ(visits, 100);
   }
 }
 

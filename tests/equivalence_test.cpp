@@ -44,11 +44,18 @@ TEST_P(CaropeStart, EqualsRope) {
   const Options options{{"base", base}, {"layout", std::string(layout)}};
   GptConfig rope_config = small_config("rope", options);
   GptConfig carope_config = small_config("carope", options);
-  rope_config.heads = carope_config.heads = heads;
+  GptConfig unencoded = small_config("none");
+  rope_config.heads = carope_config.heads = unencoded.heads = heads;
   Gpt rope(rope_config);
   Gpt carope(carope_config);
   rope.initialise(3);
   carope.initialise(3);
+  for (const Parameter& shared :
+       rope.parameters()) {  // far enough for attention to depend on position
+    const double deviation = shared.spec.name.ends_with("qkv.weight") ? 0.3 : 0.05;
+    perturb(shared, deviation);
+    perturb(carope.parameter(shared.spec.name), deviation);
+  }
   Context ctx = Context::cpu(2);
   RandomBatch data(2, 96, 50);
   const Batch batch = data.view();
@@ -60,6 +67,17 @@ TEST_P(CaropeStart, EqualsRope) {
   EXPECT_LT((relative_error<float, float>(logits_of(ctx, carope, carope_memory),
                                           logits_of(ctx, rope, rope_memory))),
             kTolerance.forward);
+  Gpt none(unencoded);
+  none.initialise(3);
+  for (const Parameter& shared : none.parameters()) {
+    std::copy_n(rope.parameter(shared.spec.name).value.f32(), shared.value.size(),
+                shared.value.f32());
+  }
+  Activations none_memory = none.plan(2, 96, Purpose::kInference);
+  none.forward(ctx, batch.seq, batch.tokens, none_memory);
+  EXPECT_GT((relative_error<float, float>(logits_of(ctx, none, none_memory),
+                                          logits_of(ctx, rope, rope_memory))),
+            1000 * kTolerance.forward);  // without rotation the logits are others
   for (const Parameter& shared : rope.parameters()) {
     EXPECT_LT(relative_error(values_of(carope.parameter(shared.spec.name).gradient),
                              values_of(shared.gradient)),

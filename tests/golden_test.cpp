@@ -151,7 +151,7 @@ TEST_P(Golden, LogitsAndLoss) {
 }
 
 TEST_P(Golden, Gradients) {
-  const Gpt model = make_model();
+  Gpt model = make_model();
   Activations a = model.plan(batch_.seq.batch, batch_.seq.length, Purpose::kTraining);
   model.loss_and_gradients(ctx_, batch_, a, Write::kOverwrite);
   const Json& gradients = golden_["gradients"];
@@ -167,7 +167,7 @@ TEST_P(Golden, Gradients) {
 }
 
 TEST_P(Golden, TenSteps) {
-  const Gpt model = make_model();
+  Gpt model = make_model();
   Activations a = model.plan(batch_.seq.batch, batch_.seq.length, Purpose::kTraining);
   const Json& recipe = golden_["optimizer"];
   Optimizer optimizer(model.parameters(), {.beta1 = recipe["beta1"],

@@ -5,7 +5,9 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "dist/launch.h"
 #include "position/registry.h"
+#include "report/table.h"
 #include "train/comparison.h"
 
 namespace carope {
@@ -33,6 +35,11 @@ void show_progress(const std::string& encoding, std::int64_t step, std::int64_t 
 
 void run_demo(const DemoOptions& options) {
   const ComparisonConfig& config = options.comparison;
+  require_single_process(launch_from_environment());
+  for (const std::string& encoding : options.encodings) {
+    make_encoding(encoding, config.model.shape(), {},
+                  {});  // a misspelt name must not wait for its turn
+  }
   Context ctx = Context::cpu(options.threads);
   fmt::print(
       "Recall: every row repeats a random pattern of {} to {} tokens out of {}; a model must find "
@@ -42,22 +49,25 @@ void run_demo(const DemoOptions& options) {
       "repeated tokens (1 is perfect, {} is guessing), at and past the training length:\n\n",
       config.task.shortest, config.task.longest, config.task.vocabulary, config.model.layers,
       config.model.width, config.model.length, config.steps, config.batch, config.task.vocabulary);
-  fmt::print("{:<12}", "encoding");
+  std::vector<std::string> header{"encoding"};
   for (const std::int64_t length : config.lengths) {
-    fmt::print(" {:>9}", fmt::format("@{}", length));
+    header.push_back(fmt::format("@{}", length));
   }
-  fmt::print(" {:>12}\n", "tokens/s");
+  header.emplace_back("tokens/s");
+  Table table(std::move(header));
+  std::fflush(stdout);
   for (const std::string& encoding : options.encodings) {
-    std::fflush(stdout);
     const ComparisonResult result = train_and_score(
         ctx, config, encoding,
         [&](std::int64_t step, double loss) { show_progress(encoding, step, config.steps, loss); });
-    fmt::print("{:<12}", result.encoding);
+    std::vector<std::string> row{result.encoding};
     for (const auto& loss : result.losses) {
-      fmt::print(" {:>9}", loss ? fmt::format("{:.2f}", std::exp(*loss)) : "-");
+      row.push_back(loss ? fmt::format("{:.2f}", std::exp(*loss)) : "-");
     }
-    fmt::print(" {:>12.0f}\n", result.tokens_per_second);
+    row.push_back(fmt::format("{:.0f}", result.tokens_per_second));
+    table.add(std::move(row));
   }
+  fmt::print("{}", table.text());
 }
 
 }  // namespace

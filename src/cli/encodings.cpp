@@ -4,13 +4,13 @@
 
 #include "cli/commands.h"
 #include "model/config.h"
-#include "model/weights.h"
 #include "position/registry.h"
+#include "report/table.h"
 
 namespace carope {
 namespace {
 
-std::string parameters_added(const GptConfig& config, const PositionEncoding& encoding) {
+std::int64_t parameters_added(const GptConfig& config, const PositionEncoding& encoding) {
   std::int64_t count = 0;
   for (const ParameterSpec& spec : encoding.parameters()) {
     count += spec.shape.size();
@@ -18,7 +18,7 @@ std::string parameters_added(const GptConfig& config, const PositionEncoding& en
   for (const ParameterSpec& spec : encoding.layer_parameters()) {
     count += config.layers * spec.shape.size();
   }
-  return fmt::format("{}", count);
+  return count;
 }
 
 }  // namespace
@@ -32,8 +32,7 @@ void add_encodings(CLI::App& app) {
     const GptConfig config = path->empty() ? GptConfig{} : load_config(*path);
     fmt::print("{} layers, {} heads, width {}, length {}\n\n", config.layers, config.heads,
                config.width, config.length);
-    fmt::print("{:<12} {:>12} {:>16} {:>18}\n", "encoding", "parameters", "longest input",
-               "decode state");
+    Table table({"encoding", "parameters", "longest input", "decode state, bytes a layer"});
     for (const std::string& name : encoding_names()) {
       const auto encoding = make_encoding(name, config.shape(), {}, {});
       const auto bound = encoding->max_length();
@@ -41,9 +40,10 @@ void add_encodings(CLI::App& app) {
       for (const TensorSpec& spec : encoding->decode_state(1)) {
         state += spec.bytes();
       }
-      fmt::print("{:<12} {:>12} {:>16} {:>18}\n", name, parameters_added(config, *encoding),
-                 bound ? fmt::format("{}", *bound) : "any", fmt::format("{} B a layer", state));
+      table.add({name, fmt::to_string(parameters_added(config, *encoding)),
+                 bound ? fmt::to_string(*bound) : "any", fmt::to_string(state)});
     }
+    fmt::print("{}", table.text());
   });
 }
 

@@ -25,7 +25,9 @@ Context Context::cuda(int index) {
   const auto count = static_cast<int>(cuda::devices().size());
   check<DeviceError>(0 <= index && index < count,
                      "cuda:{} was asked for, but {} CUDA devices are present", index, count);
-  return {Device{DeviceKind::kCuda, index}, 1};
+  Context context({DeviceKind::kCuda, index}, 1);
+  context.stream_ = cuda::make_stream(index);
+  return context;
 }
 
 Tensor Context::scratch(const TensorSpec& spec) {

@@ -1,12 +1,14 @@
 #pragma once
 
+#include <memory>
+
 #include "core/memory.h"
 #include "core/tensor.h"
 
 namespace carope {
 
-/// What an operation runs on: a device, how many threads, and scratch memory that it may use while
-/// it runs. One context serves one caller at a time.
+/// What an operation runs on: a device, how many threads or which stream, and scratch memory that
+/// it may use while it runs. One context serves one caller at a time.
 class Context {
  public:
   /// `threads` = 0 takes every core this process may use.
@@ -15,9 +17,12 @@ class Context {
 
   Device device() const { return device_; }
   int threads() const { return threads_; }
+  /// The cudaStream_t that operations are issued to; null on the CPU.
+  void* stream() const { return stream_.get(); }
 
-  /// Scratch for the running operation. The next call hands out the same memory again. It grows to
-  /// the largest request and is then kept, so a repeated step allocates nothing.
+  /// Scratch for the running operation, a kernel: every call hands out the same memory, so nothing
+  /// may be kept there while another operation runs. It grows to the largest request and is then
+  /// kept, so a repeated step allocates nothing.
   Tensor scratch(const TensorSpec& spec);
 
  private:
@@ -25,6 +30,7 @@ class Context {
 
   Device device_;
   int threads_;
+  std::shared_ptr<void> stream_;
   Memory scratch_;
 };
 

@@ -9,6 +9,8 @@ namespace {
 
 void check_cuda(cudaError_t status, const char* statement, const char* file, int line) {
   if (status != cudaSuccess) {
+    cudaGetLastError();  // the runtime keeps an error that is not fatal; a later check must not see
+                         // it
     throw DeviceError(std::string(file) + ":" + std::to_string(line) + ": " + statement + ": " +
                       cudaGetErrorString(status));
   }
@@ -49,6 +51,13 @@ std::vector<DeviceInfo> devices() {
                      properties.multiProcessorCount, properties.totalGlobalMem});
   }
   return found;
+}
+
+std::shared_ptr<void> make_stream(int device) {
+  const CurrentDevice current(device);
+  cudaStream_t stream = nullptr;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return {stream, [](void* owned) { cudaStreamDestroy(static_cast<cudaStream_t>(owned)); }};
 }
 
 void* allocate(int device, std::size_t bytes) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct DeviceInfo {
 bool compiled();
 /// The devices this process can use, in CUDA's order; empty without a GPU or a driver.
 std::vector<DeviceInfo> devices();
+
+/// A cudaStream_t, destroyed with its last owner.
+std::shared_ptr<void> make_stream(int device);
 
 void* allocate(int device, std::size_t bytes);
 void release(int device, void* data) noexcept;

@@ -1,7 +1,7 @@
 #include "core/memory.h"
 
-#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "core/cuda.h"
@@ -17,8 +17,7 @@ Memory::Memory(Device device, std::size_t bytes) : device_(device), bytes_(bytes
     data_ = cuda::allocate(device.index, bytes);
     return;
   }
-  const std::size_t padded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  data_ = std::aligned_alloc(kAlignment, padded);
+  data_ = ::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow);
   check<DeviceError>(data_ != nullptr,
                      "cannot allocate {:.1f} MiB of memory; use a smaller batch, length or model",
                      static_cast<double>(bytes) / (1024.0 * 1024.0));
@@ -31,7 +30,7 @@ Memory::~Memory() {
   if (device_.kind == DeviceKind::kCuda) {
     cuda::release(device_.index, data_);
   } else {
-    std::free(data_);
+    ::operator delete (data_, std::align_val_t{kAlignment});
   }
 }
 
@@ -55,6 +54,14 @@ void clear(void* data, std::size_t bytes, Device device) {
 void copy_from_host(void* to, const void* from, std::size_t bytes, Device device) {
   if (device.kind == DeviceKind::kCuda) {
     cuda::copy_to_device(device.index, to, from, bytes);
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+void copy_to_host(void* to, const void* from, std::size_t bytes, Device device) {
+  if (device.kind == DeviceKind::kCuda) {
+    cuda::copy_to_host(device.index, to, from, bytes);
   } else {
     std::memcpy(to, from, bytes);
   }

@@ -31,5 +31,7 @@ class Memory {
 void clear(void* data, std::size_t bytes, Device device);
 /// Copies from this process's memory to a device's.
 void copy_from_host(void* to, const void* from, std::size_t bytes, Device device);
+/// Copies from a device's memory to this process's.
+void copy_to_host(void* to, const void* from, std::size_t bytes, Device device);
 
 }  // namespace carope

@@ -50,14 +50,14 @@ bool OptionReader::flag(const std::string& key, bool fallback) {
 }
 
 std::int64_t OptionReader::integer(const std::string& key, std::int64_t fallback,
-                                   std::int64_t lowest) {
+                                   std::int64_t lowest, std::int64_t highest) {
   const OptionValue* value = find(key);
   if (value == nullptr) {
     return fallback;
   }
   const auto* held = std::get_if<std::int64_t>(value);
-  if (held == nullptr || *held < lowest) {
-    refuse(key, *value, fmt::format("a whole number, {} or more", lowest));
+  if (held == nullptr || *held < lowest || *held > highest) {
+    refuse(key, *value, fmt::format("a whole number from {} to {}", lowest, highest));
   }
   return *held;
 }

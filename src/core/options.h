@@ -21,6 +21,9 @@ std::string to_string(const OptionValue& value);
 /// The candidate with the smallest edit distance to `word`; empty if there are none.
 std::string nearest(const std::string& word, std::span<const std::string> candidates);
 
+/// No size of anything may be larger: products of two still fit 64 bits.
+inline constexpr std::int64_t kHighestInteger = (std::int64_t{1} << 31) - 1;
+
 /// Reads options by key with defaults. What no reader asked for is an error, raised by `finish`.
 class OptionReader {
  public:
@@ -29,7 +32,8 @@ class OptionReader {
       : section_(std::move(section)), options_(std::move(options)) {}
 
   bool flag(const std::string& key, bool fallback);
-  std::int64_t integer(const std::string& key, std::int64_t fallback, std::int64_t lowest);
+  std::int64_t integer(const std::string& key, std::int64_t fallback, std::int64_t lowest,
+                       std::int64_t highest = kHighestInteger);
   double number(const std::string& key, double fallback, double lowest);
   std::string text(const std::string& key, const std::string& fallback);
 

@@ -4,17 +4,19 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 
 #include "core/context.h"
 
 namespace carope {
 
 /// Calls `body(i)` for every i in [0, count), on the context's threads. What the tasks are must not
-/// depend on the number of threads: then neither does any result.
+/// depend on the number of threads: then neither does any result. If tasks throw, the first
+/// exception leaves when all have ended.
 template <class Body>
 void parallel_for(const Context& context, std::int64_t count, const Body& body) {
-  const int threads = static_cast<int>(std::clamp<std::int64_t>(count, 1, context.threads()));
-#pragma omp parallel num_threads(threads)
+  std::exception_ptr failure;
+#pragma omp parallel num_threads(count > 1 ? context.threads() : 1)
   {
     // A matrix product inside a task must stay on its thread, also where the team has one member
     // and OpenMP does not count the region as parallel.
@@ -22,9 +24,17 @@ void parallel_for(const Context& context, std::int64_t count, const Body& body) 
     omp_set_num_threads(1);
 #pragma omp for schedule(dynamic, 1)
     for (std::int64_t i = 0; i < count; ++i) {
-      body(i);
+      try {
+        body(i);
+      } catch (...) {
+#pragma omp critical(carope_parallel_failure)
+        failure = failure ? failure : std::current_exception();
+      }
     }
     omp_set_num_threads(outer);
+  }
+  if (failure) {
+    std::rethrow_exception(failure);
   }
 }
 

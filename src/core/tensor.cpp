@@ -7,7 +7,17 @@
 
 namespace carope {
 
-std::size_t size_of(DType dtype) { return dtype == DType::kF64 ? 8 : 4; }
+std::size_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return 8;
+    case DType::kF32:
+    case DType::kI32:
+    case DType::kU32:
+      return 4;
+  }
+  throw ShapeError("a tensor has no dtype");
+}
 
 const char* to_string(DType dtype) {
   switch (dtype) {
@@ -33,7 +43,9 @@ Shape::Shape(std::initializer_list<std::int64_t> extents)
 std::int64_t Shape::size() const {
   std::int64_t product = 1;
   for (int axis = 0; axis < rank_; ++axis) {
-    product *= (*this)[axis];
+    check<ShapeError>(
+        (*this)[axis] >= 0 && !__builtin_mul_overflow(product, (*this)[axis], &product),
+        "a tensor of shape {} is not possible", *this);
   }
   return product;
 }

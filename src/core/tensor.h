@@ -16,7 +16,9 @@ std::size_t size_of(DType dtype);
 const char* to_string(DType dtype);
 
 template <class T>
-inline constexpr DType kDTypeOf = DType::kF32;
+extern const DType kDTypeOf;  // for the types below only
+template <>
+inline constexpr DType kDTypeOf<float> = DType::kF32;
 template <>
 inline constexpr DType kDTypeOf<double> = DType::kF64;
 template <>

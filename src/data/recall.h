@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/sequence.h"
+#include "core/tensor.h"
 
 namespace carope {
 
@@ -22,7 +22,6 @@ class RecallBatch {
  public:
   RecallBatch(const RecallTask& task, std::int64_t batch, std::int64_t length, std::uint64_t step);
 
-  Sequence sequence() const { return {.batch = batch_, .length = length_}; }
   Tensor tokens() { return Tensor::of(tokens_, {batch_, length_}); }
   /// The next token, or -1 where it cannot be known.
   Tensor targets() { return Tensor::of(targets_, {batch_, length_}); }

@@ -1,5 +1,7 @@
 #include "model/activations.h"
 
+#include <algorithm>
+
 namespace carope {
 namespace {
 
@@ -14,6 +16,14 @@ std::vector<Tensor> take_all(Arena& arena, const std::vector<TensorSpec>& specs)
 
 Normed take_normed(Arena& arena, std::int64_t rows, std::int64_t width) {
   return {.y = arena.take({rows, width}), .mean = arena.take({rows}), .rstd = arena.take({rows})};
+}
+
+/// How many rows of logits exist at once: few enough to stay in the cache where the vocabulary is
+/// small, and enough to keep a matrix product busy where it is large.
+std::int64_t logit_rows(std::int64_t rows, std::int64_t vocabulary) {
+  constexpr std::int64_t kElements = std::int64_t{2} << 20;
+  constexpr std::int64_t kFewest = 256;
+  return std::min(rows, std::max(kFewest, kElements / vocabulary));
 }
 
 }  // namespace
@@ -57,6 +67,7 @@ Activations::Activations(const GptConfig& config, const PositionEncoding& encodi
     losses = arena.take({rows});
     shared = {};
     shared.branch = arena.take({rows, width});
+    shared.logits = arena.take({logit_rows(rows, config.vocabulary), config.vocabulary});
     shared.position = take_all(arena, encoding.workspace(seq));
     if (training) {
       shared.dresidual = arena.take({rows, width});

@@ -27,6 +27,7 @@ struct BlockActivations {
 /// Memory that every block uses in turn.
 struct SharedActivations {
   Tensor branch;                 // [N, C] what a block adds to the residual
+  Tensor logits;                 // [rows of a chunk, V]
   std::vector<Tensor> position;  // the encoding's workspace()
   Tensor dresidual;              // [N, C]
   Tensor dnormed;                // [N, C]

@@ -11,8 +11,9 @@
 namespace carope {
 namespace {
 
-void check_positive(std::int64_t value, const char* field) {
-  check<ConfigError>(value >= 1, "model.{} = {} is not possible; give 1 or more", field, value);
+void check_size(std::int64_t value, const char* field, std::int64_t largest) {
+  check<ConfigError>(1 <= value && value <= largest, "model.{} = {} is not possible; give 1 to {}",
+                     field, value, largest);
 }
 
 OptionValue option_value(const std::string& key, const toml::node& node) {
@@ -49,11 +50,12 @@ Options options_of(const toml::table& file, const char* section) {
 }  // namespace
 
 void GptConfig::validate() const {
-  check_positive(layers, "layers");
-  check_positive(heads, "heads");
-  check_positive(width, "width");
-  check_positive(vocabulary, "vocabulary");
-  check_positive(length, "length");
+  constexpr std::int64_t kLargestWidth = 1 << 20;
+  check_size(layers, "layers", kLargestWidth);
+  check_size(heads, "heads", kLargestWidth);
+  check_size(width, "width", kLargestWidth);
+  check_size(vocabulary, "vocabulary", kHighestInteger);
+  check_size(length, "length", kHighestInteger);
   if (width % heads != 0 || width / heads % 2 != 0) {
     std::vector<std::int64_t> valid;
     for (std::int64_t candidate = 1; candidate <= width; ++candidate) {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/options.h"
-#include "position/encoding.h"
+#include "position/registry.h"
 
 namespace carope {
 
@@ -16,7 +16,7 @@ struct GptConfig {
   std::int64_t width = 512;
   std::int64_t vocabulary = 50304;
   std::int64_t length = 512;  // tokens of a training sequence
-  std::string encoding = "carope";
+  std::string encoding = default_encoding();
   Options encoding_options{};
 
   ModelShape shape() const { return {layers, heads, width, length}; }

@@ -19,11 +19,6 @@ std::uint64_t hash(const std::string& text) {
   return value;
 }
 
-std::int64_t count_targets(const Tensor& targets) {
-  const auto* ids = targets.data<std::int32_t>();
-  return std::count_if(ids, ids + targets.size(), [](std::int32_t id) { return id >= 0; });
-}
-
 double mean_loss(const Tensor& losses, std::int64_t count) {
   double sum = 0.0;
   for (std::int64_t n = 0; n < losses.size(); ++n) {
@@ -33,6 +28,11 @@ double mean_loss(const Tensor& losses, std::int64_t count) {
 }
 
 }  // namespace
+
+std::int64_t count_targets(const Tensor& targets) {
+  const auto* ids = targets.data<std::int32_t>();
+  return std::count_if(ids, ids + targets.size(), [](std::int32_t id) { return id >= 0; });
+}
 
 Gpt::Gpt(const GptConfig& config, Device device) : config_(config), device_(device) {
   config_.validate();
@@ -92,28 +92,32 @@ void Gpt::initialise(std::uint64_t seed) {
 
 double Gpt::training_flops_per_token(std::int64_t length) const {
   const auto width = static_cast<double>(config_.width);
-  const double layer_weights = 12.0 * width * width;
-  const double gate_weights = encoding_->reads().hidden || encoding_->reads().embedding
-                                  ? width * static_cast<double>(config_.heads)
-                                  : 0.0;
+  double layer_weights = 12.0 * width * width;
+  for (const ParameterSpec& spec : encoding_->layer_parameters()) {
+    layer_weights += spec.shape.rank() == 2 ? static_cast<double>(spec.shape.size()) : 0.0;
+  }
   // Scores and values: each query meets (length + 1) / 2 keys on average.
   const double attention = width * (static_cast<double>(length) + 1.0);
-  const double multiply_adds =
-      static_cast<double>(config_.layers) * (layer_weights + gate_weights + attention) +
-      static_cast<double>(config_.vocabulary) * width;
+  const double multiply_adds = static_cast<double>(config_.layers) * (layer_weights + attention) +
+                               static_cast<double>(config_.vocabulary) * width;
   return 3.0 * 2.0 * multiply_adds;
 }
 
 Activations Gpt::plan(std::int64_t batch, std::int64_t length, Purpose purpose) const {
+  check<ConfigError>(batch >= 1 && length >= 1, "a batch of {} x {} tokens is not possible", batch,
+                     length);
   return {config_, *encoding_, batch, length, purpose, device_};
 }
 
 DecodeState Gpt::plan_decoding(std::int64_t batch, std::int64_t capacity) const {
+  check<ConfigError>(batch >= 1 && capacity >= 1, "{} sequences of {} tokens cannot be decoded",
+                     batch, capacity);
   return {config_, *encoding_, batch, capacity, device_};
 }
 
 LayerView Gpt::view(std::size_t layer, const Activations& a, DecodeState* state) const {
-  return {.weights = weights_.blocks[layer].position,
+  return {.index = static_cast<std::int64_t>(layer),
+          .weights = weights_.blocks[layer].position,
           .hidden = a.blocks[layer].normed_in.y,
           .embedding = a.embedding,
           .saved = a.blocks[layer].position,
@@ -121,19 +125,35 @@ LayerView Gpt::view(std::size_t layer, const Activations& a, DecodeState* state)
           .state = state == nullptr ? std::span<const Tensor>{} : state->layers[layer].position};
 }
 
-void Gpt::forward(Context& ctx, const Sequence& batch, const Tensor& tokens, Activations& a,
-                  DecodeState* state) const {
-  check<ShapeError>(batch.batch == a.batch && batch.length == a.length,
+Sequence Gpt::checked(const Sequence& given, const Activations& a, const DecodeState* state) const {
+  check<ShapeError>(given.batch == a.batch && given.length == a.length,
                     "activations were planned for {} x {} tokens, not {} x {}", a.batch, a.length,
-                    batch.batch, batch.length);
-  Sequence seq = batch;
-  seq.offset = state == nullptr ? 0 : state->seen;
+                    given.batch, given.length);
+  check<ShapeError>(given.offset == 0, "offset = {}: a sequence continues through a decode state",
+                    given.offset);
+  check_documents(given);
+  Sequence seq = given;
+  if (state != nullptr) {
+    seq.offset = state->seen;
+    const Tensor& keys = state->layers.front().cache.keys;
+    check<ShapeError>(keys.dim(0) == seq.batch, "the decode state is for {} sequences, not {}",
+                      keys.dim(0), seq.batch);
+    check<ShapeError>(!seq.document_start, "packed documents cannot be decoded");
+    check<ConfigError>(seq.offset + seq.length <= keys.dim(1),
+                       "{} tokens do not fit a decode state of {}; make it longer",
+                       seq.offset + seq.length, keys.dim(1));
+  }
   const auto bound = encoding_->max_length();
   check<ConfigError>(
       !bound || seq.offset + seq.length <= *bound,
       "a sequence of {} tokens is past the {} positions of the encoding '{}'; use at most {}",
       seq.offset + seq.length, bound.value_or(0), config_.encoding, bound.value_or(0));
+  return seq;
+}
 
+void Gpt::forward(Context& ctx, const Sequence& given, const Tensor& tokens, Activations& a,
+                  DecodeState* state) const {
+  const Sequence seq = checked(given, a, state);
   embedding(ctx, tokens, weights_.embedding, a.embedding);
   encoding_->add_to_embedding(ctx, seq, weights_.position, a.embedding);
   layer_norm(ctx, a.embedding, weights_.blocks.front().attention_norm, a.blocks.front().normed_in);
@@ -181,12 +201,13 @@ double Gpt::loss(Context& ctx, const Batch& batch, Activations& a) const {
   classifier_loss(ctx, {.hidden = a.final_normed.y,
                         .weight = weights_.embedding,
                         .targets = batch.targets,
-                        .losses = a.losses});
+                        .losses = a.losses,
+                        .logits = a.shared.logits});
   return mean_loss(a.losses, count_targets(batch.targets));
 }
 
 double Gpt::loss_and_gradients(Context& ctx, const Batch& batch, Activations& a, Write write,
-                               double scale) const {
+                               double scale) {
   check<ShapeError>(a.purpose == Purpose::kTraining,
                     "gradients need activations planned for training");
   const std::int64_t count = count_targets(batch.targets);
@@ -196,7 +217,8 @@ double Gpt::loss_and_gradients(Context& ctx, const Batch& batch, Activations& a,
       {.hidden = a.final_normed.y,
        .weight = weights_.embedding,
        .targets = batch.targets,
-       .losses = a.losses},
+       .losses = a.losses,
+       .logits = a.shared.logits},
       {.dhidden = a.shared.dnormed,
        .dweight = gradients_.embedding,
        .scale = static_cast<float>(scale / static_cast<double>(std::max<std::int64_t>(count, 1))),
@@ -205,7 +227,7 @@ double Gpt::loss_and_gradients(Context& ctx, const Batch& batch, Activations& a,
   return mean_loss(a.losses, count);
 }
 
-void Gpt::backward(Context& ctx, const Batch& batch, Activations& a, Write write) const {
+void Gpt::backward(Context& ctx, const Batch& batch, Activations& a, Write write) {
   SharedActivations& s = a.shared;
   carope::clear(s.dresidual.f32(), s.dresidual.bytes(), device_);
   if (s.dembedding) {
@@ -229,7 +251,7 @@ void Gpt::backward(Context& ctx, const Batch& batch, Activations& a, Write write
 }
 
 void Gpt::block_backward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,
-                         Write write) const {
+                         Write write) {
   const BlockWeights& w = weights_.blocks[layer];
   const BlockWeights& dw = gradients_.blocks[layer];
   const BlockActivations& b = a.blocks[layer];

@@ -19,6 +19,9 @@ struct Batch {
   Tensor targets;  // [B, T] i32: the token that follows each; negative ones are not counted
 };
 
+/// How many targets are counted.
+std::int64_t count_targets(const Tensor& targets);
+
 /// GPT-2 with a pluggable positional encoding: pre-norm blocks, tied embedding, biases, tanh-GELU.
 class Gpt {
  public:
@@ -53,14 +56,16 @@ class Gpt {
   double loss(Context& ctx, const Batch& batch, Activations& a) const;
   /// The mean loss, and `scale` times its gradient in every parameter's gradient.
   double loss_and_gradients(Context& ctx, const Batch& batch, Activations& a, Write write,
-                            double scale = 1.0) const;
+                            double scale = 1.0);
 
  private:
   void block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,
                      DecodeState* state) const;
   void block_backward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,
-                      Write write) const;
-  void backward(Context& ctx, const Batch& batch, Activations& a, Write write) const;
+                      Write write);
+  void backward(Context& ctx, const Batch& batch, Activations& a, Write write);
+  /// The sequence with its offset, or an error before anything is computed.
+  Sequence checked(const Sequence& given, const Activations& a, const DecodeState* state) const;
   LayerView view(std::size_t layer, const Activations& a, DecodeState* state) const;
 
   GptConfig config_;

@@ -38,6 +38,7 @@ void attention(Context& ctx, const Attention& attention, const Sequence& seq, co
 void attention_backward(Context& ctx, const Attention& attention, const Sequence& seq,
                         const AttentionBackward& args) {
   check_attention(attention, seq, args.qkv, args.out);
+  check<ShapeError>(seq.offset == 0, "attention from offset {} has no backward pass", seq.offset);
   check_shape(args.logsumexp, {seq.batch, attention.heads, seq.length}, "logsumexp");
   check_shape(args.dout, args.out.shape(), "dout");
   check_shape(args.dqkv, args.qkv.shape(), "dqkv");

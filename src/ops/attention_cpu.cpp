@@ -4,8 +4,8 @@
 #include <cstring>
 #include <limits>
 
-#include "ops/matmul.h"
-#include "ops/simd_math.h"
+#include "ops/matmul_cpu.h"
+#include "ops/simd_cpu.h"
 
 namespace carope::cpu {
 namespace {

@@ -28,8 +28,7 @@ double sigmoid(double z) {
 }
 
 /// f for one vector of gates. All frequencies come from here, so that they do not depend on where
-/// in a sequence, or in how many pieces, they are computed. A NaN logit gives a number too: the NaN
-/// reaches the loss through q and k.
+/// in a sequence, or in how many pieces, they are computed. A NaN logit gives some number.
 void frequency_vector(const float* logits, std::uint32_t* frequency) {
   constexpr double kOne = 0x1p32;
   constexpr double kLargest = kOne - 1.0;
@@ -76,7 +75,6 @@ class FrequencyReader {
 /// Multiplies each gate's gradient, which is Σ_p e f^e G_p, by what turns it into
 /// dz = df/dz Σ_p e f^(e-1) G_p with df/dz = -f² σ(z).
 void scale_by_gate_slope(Context& ctx, const Tensor& logits, const Tensor& dlogits) {
-  constexpr std::int64_t kGates = 512;  // gates a task
   const float* z = logits.f32();
   float* gradient = dlogits.f32();
   parallel_blocks(ctx, dlogits.size(), kGates, [&](std::int64_t begin, std::int64_t end) {
@@ -146,6 +144,7 @@ class Kernel {
     for_each_span([&](const Span& span) {
       alignas(64) std::uint32_t phase[kMaxRotaryPairs];
       rotate(span, qkv, Direction::kForward, phase);
+      pass_on_nan(span, qkv);
       if (state && span.end == seq_.length) {
         copy(phase, state.data<std::uint32_t>() + (span.b * carope_.heads + span.head) * pairs_);
       }
@@ -237,6 +236,16 @@ class Kernel {
       rotation.apply(query, carope_.layout);
       rotation.apply(query + key_offset(), carope_.layout);
     });
+  }
+
+  /// A phase in turns cannot be NaN, so a NaN logit is put into the query: it must reach the loss.
+  void pass_on_nan(const Span& span, const Tensor& qkv) const {
+    for (std::int64_t t = span.begin; t < span.end; ++t) {
+      const float logit = logits_[gate_index(span, t)];
+      if (std::isnan(logit)) {
+        qkv.f32()[query_index(span, t)] = logit;
+      }
+    }
   }
 
   /// Fills the carries: the phase before each chunk, from `state` or zero.
@@ -362,7 +371,6 @@ class Kernel {
 }  // namespace
 
 void carope_frequency(Context& ctx, const Tensor& logits, const Tensor& frequency) {
-  constexpr std::int64_t kGates = 512;  // gates a task
   parallel_blocks(ctx, logits.size(), kGates, [&](std::int64_t begin, std::int64_t end) {
     FrequencyReader read(logits.f32() + begin, 1, end - begin);
     for (std::int64_t i = begin; i < end; ++i) {

@@ -13,14 +13,14 @@ void cross_entropy(Context& ctx, const Tensor& logits, const Tensor& targets, co
 void cross_entropy_in_place(Context& ctx, const Tensor& logits, const Tensor& targets,
                             const Tensor& losses, float scale);
 
-/// The last layer and the loss together, in chunks of rows: no more than `chunk_rows` rows of
-/// logits exist at once.
+/// The last layer and the loss together, in chunks of rows: only as many rows of logits exist at
+/// once as `logits` has room for.
 struct Classifier {
-  Tensor hidden;                // [N, C]
-  Tensor weight;                // [V, C]
-  Tensor targets;               // [N] i32
-  Tensor losses;                // [N] result
-  std::int64_t chunk_rows = 0;  // 0: a size that suits the cache
+  Tensor hidden;   // [N, C]
+  Tensor weight;   // [V, C]
+  Tensor targets;  // [N] i32
+  Tensor losses;   // [N] result
+  Tensor logits;   // [rows of a chunk, V] workspace
 };
 
 void classifier_loss(Context& ctx, const Classifier& args);

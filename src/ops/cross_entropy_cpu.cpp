@@ -2,7 +2,7 @@
 
 #include "core/parallel.h"
 #include "ops/cross_entropy.h"
-#include "ops/simd_math.h"
+#include "ops/simd_cpu.h"
 
 namespace carope::cpu {
 namespace {

@@ -39,28 +39,28 @@ void check_positions(const Sequence& seq, const Tensor& table, const Tensor& x) 
 }  // namespace
 
 void embedding(Context& ctx, const Tensor& tokens, const Tensor& table, const Tensor& out) {
-  check_lookup(tokens, table, out);
   require_cpu(ctx, "embedding");
+  check_lookup(tokens, table, out);
   cpu::embedding(ctx, tokens, table, out);
 }
 
 void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dout,
                         const Tensor& dtable) {
-  check_lookup(tokens, dtable, dout);
   require_cpu(ctx, "embedding_backward");
+  check_lookup(tokens, dtable, dout);
   cpu::embedding_backward(ctx, tokens, dout, dtable);
 }
 
 void add_positions(Context& ctx, const Sequence& seq, const Tensor& table, const Tensor& x) {
-  check_positions(seq, table, x);
   require_cpu(ctx, "add_positions");
+  check_positions(seq, table, x);
   cpu::add_positions(ctx, seq, table, x);
 }
 
 void add_positions_backward(Context& ctx, const Sequence& seq, const Tensor& dx,
                             const Tensor& dtable, Write write) {
-  check_positions(seq, dtable, dx);
   require_cpu(ctx, "add_positions_backward");
+  check_positions(seq, dtable, dx);
   cpu::add_positions_backward(ctx, seq, dx, dtable, write);
 }
 

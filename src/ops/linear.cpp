@@ -63,6 +63,8 @@ void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, 
 
 void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dweight,
                             const Tensor& dbias, Write write) {
+  check<ShapeError>(x && dy && x.rows() == dy.rows(),
+                    "the input and the result's gradient of a linear layer do not fit together");
   if (dweight) {
     check_layer(x, dweight, dy);
   }

@@ -1,6 +1,6 @@
 #include "ops/linear.h"
-#include "ops/matmul.h"
-#include "ops/simd_math.h"
+#include "ops/matmul_cpu.h"
+#include "ops/simd_cpu.h"
 
 namespace carope::cpu {
 namespace {

@@ -1,7 +1,7 @@
 #include <dnnl.h>
 
 #include "core/error.h"
-#include "ops/matmul.h"
+#include "ops/matmul_cpu.h"
 
 namespace carope::cpu {
 
@@ -16,7 +16,7 @@ void sgemm(const MatmulShape& shape, Matrix a, Matrix b, Matrix c, Write write, 
 Tiling Tiling::of(const MatmulShape& shape) {
   // Enough tasks to balance a few threads, tiles large enough to amortise the packing of the
   // operands.
-  constexpr std::int64_t kTasks = 8;
+  constexpr std::int64_t kTasks = 16;
   constexpr std::int64_t kMaxRows = 256;
   constexpr std::int64_t kMinRows = 64;
   constexpr std::int64_t kMinCols = 64;

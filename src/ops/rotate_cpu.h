@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "ops/rotary.h"
-#include "ops/simd_math.h"
+#include "ops/simd_cpu.h"
 
 namespace carope::cpu {
 

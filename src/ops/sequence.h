@@ -27,7 +27,10 @@ struct Sequence {
   }
 };
 
-/// Throws unless the sequence is well formed and `tensor` has one row a token.
+/// Throws unless every row's documents are contiguous and each token names the first of its own.
+void check_documents(const Sequence& seq);
+
+/// Throws unless the sequence has the right shape and `tensor` has one row a token.
 void check_sequence(const Sequence& seq, const Tensor& tensor, const char* name);
 
 }  // namespace carope

@@ -1,7 +1,7 @@
 #include "ops/sinusoid.h"
 
 #include "core/parallel.h"
-#include "ops/simd_math.h"
+#include "ops/simd_cpu.h"
 
 namespace carope::cpu {
 

@@ -17,7 +17,7 @@ class ContextAwareRotary : public PositionEncoding {
     OptionReader& options = setup.options;
     op_ = {.heads = setup.shape.heads,
            .layout = rotary_layout(options),
-           .exponent_start = options.integer("exponent_start", 0, 0),
+           .exponent_start = options.integer("exponent_start", 0, 0, 64),
            .chunk = options.integer("chunk", 512, 1)};
     source_ =
         options.choice<Source>("source", Source::kHidden,

@@ -27,6 +27,7 @@ struct ModelShape {
 
 /// A layer's attention input, as an encoding sees it.
 struct LayerView {
+  std::int64_t index;               // of the layer, from 0
   std::span<const Tensor> weights;  // layer_parameters()
   Tensor hidden;                    // [B, T, C] the layer's normalised input
   Tensor embedding;                 // [B, T, C] the tokens' embedding; only where reads().embedding

@@ -43,6 +43,8 @@ std::vector<std::string> encoding_names() {
   return names;
 }
 
+std::string default_encoding() { return "carope"; }
+
 std::unique_ptr<PositionEncoding> make_encoding(const std::string& name, const ModelShape& shape,
                                                 Device device, const Options& options) {
   for (const Entry& entry : kEncodings) {

@@ -11,6 +11,9 @@ namespace carope {
 /// The names of all encodings, in alphabetical order.
 std::vector<std::string> encoding_names();
 
+/// The encoding of a model that asks for none.
+std::string default_encoding();
+
 /// Makes an encoding by name. An unknown name or option is a ConfigError that suggests the nearest.
 std::unique_ptr<PositionEncoding> make_encoding(const std::string& name, const ModelShape& shape,
                                                 Device device, const Options& options);

@@ -3,7 +3,9 @@
 #include <chrono>
 #include <cmath>
 #include <numbers>
+#include <optional>
 
+#include "eval/evaluate.h"
 #include "model/gpt.h"
 #include "train/optimizer.h"
 
@@ -11,7 +13,10 @@ namespace carope {
 namespace {
 
 Batch view(RecallBatch& batch) {
-  return {.seq = batch.sequence(), .tokens = batch.tokens(), .targets = batch.targets()};
+  const Tensor tokens = batch.tokens();
+  return {.seq = {.batch = tokens.dim(0), .length = tokens.dim(1)},
+          .tokens = tokens,
+          .targets = batch.targets()};
 }
 
 /// A linear rise over the first tenth of the steps, then half a cosine down to a tenth of the peak.
@@ -27,15 +32,13 @@ double learning_rate(const ComparisonConfig& config, std::int64_t step) {
 }
 
 double score(Context& ctx, const ComparisonConfig& config, const Gpt& model, std::int64_t length) {
-  constexpr std::uint64_t kBatches = 4;
+  constexpr std::int64_t kBatches = 4;
   constexpr std::uint64_t kUnseen = std::uint64_t{1} << 32;  // steps that training does not reach
-  Activations a = model.plan(config.batch, length, Purpose::kInference);
-  double sum = 0.0;
-  for (std::uint64_t i = 0; i < kBatches; ++i) {
-    RecallBatch data(config.task, config.batch, length, kUnseen + i);
-    sum += model.loss(ctx, view(data), a);
-  }
-  return sum / kBatches;
+  std::optional<RecallBatch> data;
+  return evaluate(ctx, model, config.batch, length, kBatches, [&](std::int64_t i) {
+    data.emplace(config.task, config.batch, length, kUnseen + static_cast<std::uint64_t>(i));
+    return view(*data);
+  });
 }
 
 }  // namespace

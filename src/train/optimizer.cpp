@@ -6,10 +6,10 @@
 
 namespace carope {
 
-Optimizer::Optimizer(std::span<const Parameter> parameters, const OptimizerConfig& config,
-                     Device device)
+Optimizer::Optimizer(std::span<const Parameter> parameters, const OptimizerConfig& config)
     : config_(config) {
-  arena_ = Arena::plan(device, [&](Arena& arena) {
+  check<ConfigError>(!parameters.empty(), "there are no parameters to optimise");
+  arena_ = Arena::plan(parameters.front().value.device(), [&](Arena& arena) {
     slots_.clear();
     for (const Parameter& parameter : parameters) {
       if (parameter.spec.trainable) {
@@ -22,12 +22,15 @@ Optimizer::Optimizer(std::span<const Parameter> parameters, const OptimizerConfi
 }
 
 double Optimizer::step(Context& ctx, double learning_rate) {
-  ++steps_;
   double squares = 0.0;
   for (const Slot& slot : slots_) {
     squares += sum_of_squares(ctx, slot.parameter.gradient);
   }
   const double norm = std::sqrt(squares);
+  if (!std::isfinite(norm)) {
+    return norm;
+  }
+  ++steps_;
   const double scale = config_.clip > 0.0 && norm > config_.clip ? config_.clip / norm : 1.0;
   for (const Slot& slot : slots_) {
     adamw(ctx,

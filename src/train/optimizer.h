@@ -20,11 +20,10 @@ struct OptimizerConfig {
 /// AdamW over a model's trainable parameters, with decoupled decay and clipping by global norm.
 class Optimizer {
  public:
-  Optimizer(std::span<const Parameter> parameters, const OptimizerConfig& config,
-            Device device = {});
+  Optimizer(std::span<const Parameter> parameters, const OptimizerConfig& config);
 
   /// Updates every parameter from its gradient and returns the gradient's global norm before
-  /// clipping.
+  /// clipping. A norm that is not finite changes nothing: the caller must stop or skip.
   double step(Context& ctx, double learning_rate);
 
   std::int64_t steps() const { return steps_; }

@@ -202,12 +202,13 @@ OpCase classifier_case(const ClassifierCase& c) {
   op.outputs = {{.name = "losses", .shape = {c.rows}, .uniform_gradient = kScale}};
   const auto targets = random_ids(op.name(), c.rows, c.classes, c.ignore_every);
   op.constants = {{{c.rows}, targets}};
-  const auto arguments = [c](const OpTensors& t) {
+  op.saved = {{{c.chunk_rows > 0 ? c.chunk_rows : c.rows, c.classes}}};
+  const auto arguments = [](const OpTensors& t) {
     return Classifier{.hidden = t.in[0],
                       .weight = t.in[1],
                       .targets = t.constants[0],
                       .losses = t.out[0],
-                      .chunk_rows = c.chunk_rows};
+                      .logits = t.saved[0]};
   };
   op.forward = [=](Context& ctx, const OpTensors& t) { classifier_loss(ctx, arguments(t)); };
   op.backward = [=](Context& ctx, const OpTensors& t) {

@@ -3,7 +3,6 @@
 #include <cstring>
 #include <limits>
 
-#include "core/cuda.h"
 
 namespace carope::test {
 namespace {
@@ -62,11 +61,7 @@ std::vector<float> output_gradient(const OpCase& op, std::size_t output) {
 
 std::vector<float> read(const Tensor& tensor) {
   std::vector<float> values(static_cast<std::size_t>(tensor.size()));
-  if (tensor.device().kind == DeviceKind::kCuda) {
-    cuda::copy_to_host(tensor.device().index, values.data(), tensor.f32(), tensor.bytes());
-  } else {
-    std::memcpy(values.data(), tensor.f32(), tensor.bytes());
-  }
+  copy_to_host(values.data(), tensor.f32(), tensor.bytes(), tensor.device());
   return values;
 }
 

@@ -115,7 +115,9 @@ void add_rotary(Cases& cases) {
     add({.batch = 2, .length = 3}, 1, 4);
     add({.batch = 2, .length = 17}, 3, 5, 100.0);
     add({.batch = 2, .length = 33, .document_starts = {{0, 1, 2, 32}, {0, 16}}}, 2, 3);
-    add({.batch = 1, .length = 200}, 2, 32);
+    for (const std::int64_t pairs : {16, 32, 64, 512}) {  // the first three have loops of their own
+      add({.batch = 1, .length = 20, .document_starts = {{0, 9}}}, 2, pairs);
+    }
     add({.batch = 2, .length = 5, .offset = 1000}, 2, 9);
   }
 }
@@ -142,6 +144,10 @@ void add_carope(Cases& cases) {
             3, chunk, 12.0);
       }
       add({.batch = 1, .length = 65}, 3, 9, 7);
+      for (const std::int64_t pairs :
+           {16, 32, 64, 512}) {  // the first three have loops of their own
+        add({.batch = 1, .length = 20, .document_starts = {{0, 9}}}, 2, pairs, 8);
+      }
       add({.batch = 1, .length = 130}, 1, 32, 64);
       add({.batch = 1, .length = 600, .document_starts = {{0, 100, 512, 513}}}, 1, 2, 512);
     }

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "core/random.h"
@@ -47,16 +49,20 @@ struct RandomBatch {
   std::vector<std::int32_t> tokens, targets, document_start;
 };
 
-/// Moves every parameter away from where initialise() puts it, so that gates, gains and biases
-/// matter.
+/// Moves the named parameter away from where initialise() puts it, the same way in every model that
+/// has it.
+inline void perturb(const Parameter& parameter, double deviation) {
+  const Philox random(17, std::hash<std::string>{}(parameter.spec.name));
+  for (std::int64_t i = 0; i < parameter.value.size(); ++i) {
+    parameter.value.f32()[i] +=
+        static_cast<float>(deviation * random.normal(static_cast<std::uint64_t>(i)));
+  }
+}
+
+/// Moves all parameters, so that gates, gains and biases matter.
 inline void perturb(const Gpt& model, double deviation) {
-  std::uint64_t stream = 0;
   for (const Parameter& parameter : model.parameters()) {
-    const Philox random(17, stream++);
-    for (std::int64_t i = 0; i < parameter.value.size(); ++i) {
-      parameter.value.f32()[i] +=
-          static_cast<float>(deviation * random.normal(static_cast<std::uint64_t>(i)));
-    }
+    perturb(parameter, deviation);
   }
 }
 

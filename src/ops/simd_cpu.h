@@ -7,7 +7,7 @@
 // them. Each is accurate to about one unit in the last place of fp32.
 namespace carope::cpu {
 
-/// e^x; 0 below the smallest normal number.
+/// e^x; 0 below the smallest normal number, NaN for NaN.
 inline float exp_f32(float x) {
   constexpr float kLog2E = 1.44269504F;
   constexpr float kLn2High = 0.693145752F;  // 16 significant bits: n * kLn2High is exact
@@ -25,9 +25,9 @@ inline float exp_f32(float x) {
   q = q * r + 1.66665207e-1F;
   q = q * r + 4.99999935e-1F;
   const float mantissa = 1.0F + (r + r * r * q);
-  const std::int32_t exponent = std::bit_cast<std::int32_t>(shifted) << 23;
-  const float result = std::bit_cast<float>(std::bit_cast<std::int32_t>(mantissa) + exponent);
-  return x < kLowest ? 0.0F : result;
+  const std::uint32_t exponent = std::bit_cast<std::uint32_t>(shifted) << 23;
+  const float result = std::bit_cast<float>(std::bit_cast<std::uint32_t>(mantissa) + exponent);
+  return x < kLowest ? 0.0F : (x == x ? result : x);
 }
 
 /// e^x for x <= 0.
@@ -45,8 +45,8 @@ inline double exp_f64(double x) {
   for (int k = 11; k > 0; --k) {
     q = q * r * (1.0 / k) + 1.0;
   }
-  const std::int64_t exponent = std::bit_cast<std::int64_t>(shifted) << 52;
-  return std::bit_cast<double>(std::bit_cast<std::int64_t>(q) + exponent);
+  const std::uint64_t exponent = std::bit_cast<std::uint64_t>(shifted) << 52;
+  return std::bit_cast<double>(std::bit_cast<std::uint64_t>(q) + exponent);
 }
 
 /// log(1 + y) for 0 <= y <= 1, as 2 atanh(y / (2 + y)).

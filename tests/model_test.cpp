@@ -1,0 +1,194 @@
+// A model's beginnings, and what it does with input that it cannot take.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "model/gpt.h"
+#include "support/compare.h"
+#include "support/tokens.h"
+#include "train/optimizer.h"
+
+namespace carope::test {
+namespace {
+
+using testing::HasSubstr;
+
+GptConfig config_with(const std::string& encoding, Options options = {}) {
+  return {.layers = 3,
+          .heads = 2,
+          .width = 128,
+          .vocabulary = 100,
+          .length = 16,
+          .encoding = encoding,
+          .encoding_options = std::move(options)};
+}
+
+struct Moments {
+  double mean, deviation;
+};
+
+Moments moments_of(const Tensor& tensor) {
+  double sum = 0.0;
+  double squares = 0.0;
+  for (const float value : values_of(tensor)) {
+    sum += value;
+    squares += static_cast<double>(value) * value;
+  }
+  const double mean = sum / static_cast<double>(tensor.size());
+  return {mean,
+          std::sqrt(std::max(0.0, squares / static_cast<double>(tensor.size()) - mean * mean))};
+}
+
+TEST(Initialise, FollowsGpt2) {
+  Gpt model(config_with("learnable"));
+  model.initialise(1);
+  for (const Parameter& parameter : model.parameters()) {
+    const std::string& name = parameter.spec.name;
+    const Moments moments = moments_of(parameter.value);
+    const bool branch = name.ends_with("attention_out.weight") || name.ends_with("mlp_out.weight");
+    double deviation = 0.02;
+    if (name.ends_with(".gain") || name.ends_with(".bias")) {
+      deviation = 0.0;
+    } else if (branch) {
+      deviation = 0.02 / std::sqrt(6.0);  // two branches in each of three layers
+    }
+    EXPECT_NEAR(moments.mean, name.ends_with(".gain") ? 1.0 : 0.0, 0.002) << name;
+    EXPECT_NEAR(moments.deviation, deviation, 0.05 * deviation) << name;
+    EXPECT_EQ(parameter.spec.decay, parameter.spec.shape.rank() == 2) << name;
+  }
+}
+
+TEST(Initialise, IsTheSameForEveryEncodingAndSeed) {
+  Gpt rope(config_with("rope"));
+  Gpt carope(config_with("carope"));
+  rope.initialise(1);
+  carope.initialise(1);
+  for (const Parameter& shared : rope.parameters()) {
+    EXPECT_EQ(relative_error(values_of(carope.parameter(shared.spec.name).value),
+                             values_of(shared.value)),
+              0.0)
+        << shared.spec.name;
+  }
+  carope.initialise(2);
+  EXPECT_GT(relative_error(values_of(carope.parameter("embedding").value),
+                           values_of(rope.parameter("embedding").value)),
+            0.5);
+}
+
+TEST(Initialise, StartsTheGateAtRope) {
+  Gpt model(config_with("carope"));  // heads of dimension 64
+  model.initialise(1);
+  for (const float bias : values_of(model.parameter("block.2.position.bias").value)) {
+    EXPECT_FLOAT_EQ(bias, -0.926656868F);
+  }
+  EXPECT_EQ(moments_of(model.parameter("block.2.position.weight").value).deviation, 0.0);
+
+  Gpt literal(config_with("carope", {{"bias", false}, {"weight_deviation", 0.02}}));
+  literal.initialise(1);
+  EXPECT_NEAR(moments_of(literal.parameter("block.0.position.weight").value).deviation, 0.02,
+              0.003);
+  EXPECT_THROW(literal.parameter("block.0.position.bias"), Error);
+}
+
+class BadInput : public testing::Test {
+ protected:
+  static std::string message_of(const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "(nothing thrown)";
+  }
+
+  Gpt model_{config_with("carope")};
+  Context ctx_ = Context::cpu(2);
+  RandomBatch data_{2, 8, 100};
+  Activations training_ = model_.plan(2, 8, Purpose::kTraining);
+  Activations inference_ = model_.plan(2, 8, Purpose::kInference);
+};
+
+TEST_F(BadInput, SequencesThatDoNotFit) {
+  Batch batch = data_.view();
+  batch.seq.offset = 3;
+  EXPECT_THAT(
+      message_of([&] { model_.loss_and_gradients(ctx_, batch, training_, Write::kOverwrite); }),
+      HasSubstr("offset = 3"));
+  RandomBatch longer(2, 9, 100);
+  EXPECT_THAT(message_of([&] { model_.loss(ctx_, longer.view(), training_); }),
+              HasSubstr("planned for 2 x 8 tokens, not 2 x 9"));
+  EXPECT_THAT(message_of([&] {
+                model_.loss_and_gradients(ctx_, data_.view(), inference_, Write::kOverwrite);
+              }),
+              HasSubstr("planned for training"));
+}
+
+TEST_F(BadInput, DocumentsThatMakeNoSense) {
+  const auto message_for = [&](std::size_t token, std::int32_t start) {
+    RandomBatch packed(2, 8, 100);
+    packed.pack({0, 4});
+    packed.document_start[token] = start;
+    return message_of([&] { model_.loss(ctx_, packed.view(), training_); });
+  };
+  EXPECT_THAT(message_for(3, 0), HasSubstr("(nothing thrown)"));
+  EXPECT_THAT(message_for(3, -1), HasSubstr("document_start = -1 at token 3 of row 0"));
+  EXPECT_THAT(message_for(11, 4), HasSubstr("document_start = 4 at token 3 of row 1"));
+  EXPECT_THAT(message_for(5, 0), HasSubstr("at token 5 of row 0"));
+  EXPECT_THAT(message_for(0, 1), HasSubstr("at token 0 of row 0"));
+}
+
+TEST_F(BadInput, AFailedDecodeLeavesItsStateAlone) {
+  model_.initialise(1);
+  const auto phase = [](const DecodeState& state) {
+    const Tensor& values = state.layers.front().position.front();
+    return std::vector<std::uint32_t>(values.data<std::uint32_t>(),
+                                      values.data<std::uint32_t>() + values.size());
+  };
+  DecodeState state = model_.plan_decoding(2, 12);
+  const Batch batch = data_.view();
+  model_.forward(ctx_, batch.seq, batch.tokens, inference_, &state);
+  const auto before = phase(state);
+  EXPECT_THAT(
+      message_of([&] { model_.forward(ctx_, batch.seq, batch.tokens, inference_, &state); }),
+      HasSubstr("16 tokens do not fit a decode state of 12"));
+  EXPECT_EQ(state.seen, 8);
+  EXPECT_EQ(phase(state), before);
+  DecodeState other = model_.plan_decoding(3, 12);
+  EXPECT_THAT(
+      message_of([&] { model_.forward(ctx_, batch.seq, batch.tokens, inference_, &other); }),
+      HasSubstr("for 3 sequences, not 2"));
+}
+
+TEST_F(BadInput, NanReachesTheLoss) {
+  for (const char* name : {"embedding", "block.0.qkv.bias", "block.1.position.bias",
+                           "block.2.position.weight", "block.1.mlp_in.weight"}) {
+    model_.initialise(1);
+    EXPECT_TRUE(std::isfinite(model_.loss(ctx_, data_.view(), inference_)));
+    const Tensor& values = model_.parameter(name).value;
+    std::fill_n(values.f32(), values.size(), std::numeric_limits<float>::quiet_NaN());
+    EXPECT_TRUE(std::isnan(model_.loss(ctx_, data_.view(), inference_))) << name;
+  }
+}
+
+TEST_F(BadInput, AGradientThatIsNotFiniteChangesNothing) {
+  model_.initialise(1);
+  Optimizer optimizer(model_.parameters(), {});
+  model_.loss_and_gradients(ctx_, data_.view(), training_, Write::kOverwrite);
+  optimizer.step(ctx_, 1e-3);
+  const Parameter& parameter = model_.parameter("block.0.qkv.weight");
+  const std::vector<float> before(parameter.value.f32(),
+                                  parameter.value.f32() + parameter.value.size());
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    parameter.gradient.f32()[5] = bad;
+    EXPECT_FALSE(std::isfinite(optimizer.step(ctx_, 1e-3)));
+    EXPECT_EQ(optimizer.steps(), 1);
+    EXPECT_EQ((relative_error<float, float>(values_of(parameter.value), before)), 0.0);
+  }
+}
+
+}  // namespace
+}  // namespace carope::test
