@@ -8,6 +8,7 @@
 #include "core/cuda.h"
 #include "core/parallel.h"
 #include "core/random.h"
+#include "ops/adamw.h"
 
 namespace carope::test {
 namespace {
@@ -113,6 +114,10 @@ TEST(Context, WithAGpuMovesBytes) {
   EXPECT_EQ(back, std::vector<std::uint32_t>(4, 0));
   EXPECT_THROW(cuda::allocate(0, std::size_t{1} << 50), DeviceError);
   EXPECT_THROW(Context::cuda(99), DeviceError);
+  Context ctx = Context::cuda(0);
+  EXPECT_NE(ctx.stream(), nullptr);
+  EXPECT_THAT(message_of<DeviceError>([&] { sum_of_squares(ctx, tensor); }),
+              HasSubstr("no kernel for cuda:0"));
 }
 
 TEST(ParallelFor, VisitsEveryIndexOnce) {

@@ -47,7 +47,7 @@ class Gpt {
 
   /// Runs the blocks; the result is a.final_normed. With a decode state the tokens continue those
   /// it has seen, and it then has seen them too.
-  void forward(Context& ctx, const Sequence& seq, const Tensor& tokens, Activations& a,
+  void forward(Context& ctx, const Sequence& given, const Tensor& tokens, Activations& a,
                DecodeState* state = nullptr) const;
   /// logits [N, V] of the last forward().
   void logits(Context& ctx, const Activations& a, const Tensor& logits) const;

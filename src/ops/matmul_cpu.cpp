@@ -14,7 +14,7 @@ void sgemm(const MatmulShape& shape, Matrix a, Matrix b, Matrix c, Write write, 
 }
 
 Tiling Tiling::of(const MatmulShape& shape) {
-  // Enough tasks to balance a few threads, tiles large enough to amortise the packing of the
+  // Enough tasks to balance sixteen threads, tiles large enough to amortise the packing of the
   // operands.
   constexpr std::int64_t kTasks = 16;
   constexpr std::int64_t kMaxRows = 256;
