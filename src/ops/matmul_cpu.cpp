@@ -14,22 +14,21 @@ void sgemm(const MatmulShape& shape, Matrix a, Matrix b, Matrix c, Write write, 
 }
 
 Tiling Tiling::of(const MatmulShape& shape) {
-  // Enough tasks to balance sixteen threads, tiles large enough to amortise the packing of the
-  // operands.
+  // Enough tasks to balance sixteen threads; tiles tall enough to amortise the packing of the right
+  // operand and narrow enough for it to stay in cache.
   constexpr std::int64_t kTasks = 16;
+  constexpr std::int64_t kMinSide = 64;
   constexpr std::int64_t kMaxRows = 256;
-  constexpr std::int64_t kMinRows = 64;
-  constexpr std::int64_t kMinCols = 64;
-  constexpr std::int64_t kMaxCols = 2048;
-  const auto round_up = [](std::int64_t value, std::int64_t unit) {
-    return (value + unit - 1) / unit * unit;
+  constexpr std::int64_t kMaxCols = 512;
+  const auto divide_up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  const auto side = [&](std::int64_t value, std::int64_t largest) {
+    return std::clamp(divide_up(value, 16) * 16, kMinSide, largest);
   };
 
-  const std::int64_t rows = std::clamp(round_up(shape.m / kTasks, 16), kMinRows, kMaxRows);
-  const std::int64_t tiles_down = (shape.m + rows - 1) / rows;
-  const std::int64_t pieces = (kTasks + tiles_down - 1) / tiles_down;
-  const std::int64_t cols = std::clamp(round_up(shape.n / pieces, 16), kMinCols, kMaxCols);
-  return {rows, cols};
+  const std::int64_t across = divide_up(shape.n, kMaxCols);
+  const std::int64_t rows = side(shape.m * across / kTasks, kMaxRows);
+  const std::int64_t pieces = std::max(across, divide_up(kTasks, divide_up(shape.m, rows)));
+  return {rows, side(divide_up(shape.n, pieces), kMaxCols)};
 }
 
 }  // namespace carope::cpu
