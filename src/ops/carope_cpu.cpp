@@ -141,7 +141,7 @@ class Kernel {
 
   void forward(const Tensor& qkv, const Tensor& state) const {
     scan_chunks(state);
-    for_each_span([&](const Span& span) {
+    for_each_span(0, [&](const Span& span) {
       alignas(64) std::uint32_t phase[kMaxRotaryPairs];
       rotate(span, qkv, Direction::kForward, phase);
       pass_on_nan(span, qkv);
@@ -153,7 +153,7 @@ class Kernel {
 
   void backward(const Tensor& qkv, const Tensor& dqkv, const Tensor& dlogits) const {
     const double* later = sum_later_gradients(qkv, dqkv);
-    for_each_span([&](const Span& span) {
+    for_each_span(0, [&](const Span& span) {
       gate_backward(span, qkv, dqkv, later + chunk_index(span, span.chunk), dlogits.f32());
       alignas(64) std::uint32_t phase[kMaxRotaryPairs];
       rotate(span, dqkv, Direction::kBackward, phase);
@@ -172,11 +172,13 @@ class Kernel {
     return {b, chunk, head, begin, std::min(seq_.length, begin + carope_.chunk)};
   }
 
+  /// Calls visit(span) for every span from the chunk `first` on, on all threads.
   template <class Visit>
-  void for_each_span(const Visit& visit) const {
-    parallel_for(ctx_, seq_.batch * chunks_ * carope_.heads, [&](std::int64_t task) {
+  void for_each_span(std::int64_t first, const Visit& visit) const {
+    const std::int64_t chunks = chunks_ - first;
+    parallel_for(ctx_, seq_.batch * chunks * carope_.heads, [&](std::int64_t task) {
       const std::int64_t chunk = task / carope_.heads;
-      visit(span_at(chunk / chunks_, chunk % chunks_, task % carope_.heads));
+      visit(span_at(chunk / chunks, first + chunk % chunks, task % carope_.heads));
     });
   }
 
@@ -250,17 +252,13 @@ class Kernel {
 
   /// Fills the carries: the phase before each chunk, from `state` or zero.
   void scan_chunks(const Tensor& state) const {
-    if (chunks_ > 1) {
-      // Each chunk's own sum, left in the place of the next chunk's carry.
-      for_each_span([&](const Span& span) {
-        if (span.chunk + 1 < chunks_) {
-          std::uint32_t* sum = carry_ + chunk_index(span, span.chunk + 1);
-          zero(sum);
-          scan(span, sum, [](std::int64_t) {});
-        }
-      });
-    }
-    parallel_for(ctx_, seq_.batch * carope_.heads, [&](std::int64_t row) {
+    // First the sum of the chunk before, on all threads, then the sums of all before that one.
+    for_each_span(1, [&](const Span& span) {
+      std::uint32_t* sum = carry_ + chunk_index(span, span.chunk);
+      zero(sum);
+      scan(span_at(span.b, span.chunk - 1, span.head), sum, [](std::int64_t) {});
+    });
+    for (std::int64_t row = 0; row < seq_.batch * carope_.heads; ++row) {
       const Span first = span_at(row / carope_.heads, 0, row % carope_.heads);
       std::uint32_t* carry = carry_ + chunk_index(first, 0);
       if (state) {
@@ -275,7 +273,7 @@ class Kernel {
         }
         add(carry_ + chunk_index(first, chunk - 1), carry_ + chunk_index(first, chunk));
       }
-    });
+    }
   }
 
   template <class T>
@@ -308,13 +306,7 @@ class Kernel {
     const Tensor scratch =
         ctx_.scratch({{seq_.batch, chunks_, carope_.heads, pairs_}, DType::kF64});
     auto* later = scratch.data<double>();
-    for_each_span([&](const Span& span) {
-      if (span.chunk == chunks_ - 1) {
-        zero(later + chunk_index(span, span.chunk));
-      }
-      if (span.chunk == 0) {
-        return;
-      }
+    for_each_span(1, [&](const Span& span) {
       double* sums = later + chunk_index(span, span.chunk - 1);
       zero(sums);
       for (std::int64_t t = span.begin; t < span.end && seq_.start_of(span.b, t) < span.begin;
@@ -323,14 +315,16 @@ class Kernel {
                            sums);
       }
     });
-    parallel_for(ctx_, seq_.batch * carope_.heads, [&](std::int64_t row) {
+    for (std::int64_t row = 0; row < seq_.batch * carope_.heads; ++row) {
+      const Span last = span_at(row / carope_.heads, chunks_ - 1, row % carope_.heads);
+      zero(later + chunk_index(last, last.chunk));
       for (std::int64_t chunk = chunks_ - 2; chunk >= 0; --chunk) {
-        const Span next = span_at(row / carope_.heads, chunk + 1, row % carope_.heads);
+        const Span next = span_at(last.b, chunk + 1, last.head);
         if (seq_.start_of(next.b, next.end - 1) < next.begin) {
           add(later + chunk_index(next, chunk + 1), later + chunk_index(next, chunk));
         }
       }
-    });
+    }
     return later;
   }
 
