@@ -1,7 +1,8 @@
 # Sourced by ./run and ./test: installs what the build needs and builds a preset. Debian 12 and relatives.
 
-packages=(g++ cmake ninja-build libdnnl-dev libfmt-dev libcli11-dev libtomlplusplus-dev
-          nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev)
+# ocl-icd-opencl-dev: oneDNN's CMake package asks for OpenCL's headers.
+packages=(g++ cmake ninja-build libdnnl-dev ocl-icd-opencl-dev libfmt-dev libcli11-dev
+          libtomlplusplus-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev)
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -28,7 +29,7 @@ install_packages() {
   fi
   say "Installing Debian packages: ${missing[*]}"
   "${as_root[@]}" apt-get update -qq
-  "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"
+  "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
 # Configures and builds a preset of CMakePresets.json, and further targets if named.
