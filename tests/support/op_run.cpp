@@ -3,7 +3,6 @@
 #include <cstring>
 #include <limits>
 
-
 namespace carope::test {
 namespace {
 
