@@ -23,8 +23,8 @@ struct ComparisonConfig {
 
 struct ComparisonResult {
   std::string encoding;
-  std::vector<std::optional<double>>
-      losses;  // nats a scored token at each length; none past the encoding's bound
+  /// Nats a scored token at each length; none past the encoding's bound.
+  std::vector<std::optional<double>> losses;
   double tokens_per_second = 0.0;
 };
 
