@@ -2,7 +2,8 @@
 
 # ocl-icd-opencl-dev: oneDNN's CMake package asks for OpenCL's headers.
 packages=(g++ cmake ninja-build libdnnl-dev ocl-icd-opencl-dev libfmt-dev libcli11-dev
-          libtomlplusplus-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev)
+          libtomlplusplus-dev nlohmann-json3-dev libsimdjson-dev libcurl4-openssl-dev libssl-dev
+          zlib1g-dev libzstd-dev libgtest-dev libgmock-dev libbenchmark-dev)
 
 say() { printf '\n== %s\n' "$*"; }
 

@@ -32,6 +32,13 @@ class DeviceError : public Error {
   using Error::Error;
 };
 
+/// A file that cannot be read, written or understood: names the file, the place in it and the
+/// remedy.
+class FileError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Throws `E` with a formatted message unless `condition` holds.
 template <class E, class... Args>
 void check(bool condition, fmt::format_string<Args...> format, Args&&... args) {

@@ -1,0 +1,103 @@
+#include "core/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+namespace carope {
+
+using namespace std::chrono_literals;
+
+Progress::Progress(std::string title, std::int64_t total, std::string unit)
+    : title_(std::move(title)),
+      unit_(std::move(unit)),
+      total_(total),
+      terminal_(isatty(STDERR_FILENO) != 0),
+      next_draw_(start_ + (terminal_ ? 200ms : 10s)) {}
+
+Progress::~Progress() {
+  if (drawn_ || terminal_) {
+    draw(true);
+  }
+}
+
+void Progress::advance_to(std::int64_t done) {
+  done_ = done;
+  const auto now = Clock::now();
+  auto due = next_draw_.load();
+  if (now >= due && next_draw_.compare_exchange_strong(due, now + (terminal_ ? 100ms : 10s))) {
+    draw(false);
+  }
+}
+
+void Progress::note(std::string text) {
+  const std::scoped_lock lock(drawing_);
+  note_ = std::move(text);
+}
+
+void Progress::start_at(std::int64_t done) {
+  start_done_ = done;
+  done_ = done;
+}
+
+void Progress::draw(bool last) {
+  const std::scoped_lock lock(drawing_);
+  const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+  const auto done = static_cast<double>(done_.load());
+  const double rate = (done - static_cast<double>(start_done_)) / std::max(seconds, 1e-9);
+  std::string line = title_;
+  if (total_ > 0) {
+    const double part = std::clamp(done / static_cast<double>(total_), 0.0, 1.0);
+    constexpr int kCells = 24;
+    const int filled = static_cast<int>(part * kCells);
+    line += fmt::format(" [{:=<{}}{:{}}] {:3.0f} %", "", filled, "", kCells - filled,
+                        std::floor(100 * part));
+  }
+  line += fmt::format("  {}{}  {}{}/s", si(done), unit_, si(rate), unit_);
+  if (!note_.empty()) {
+    line += "  " + note_;
+  }
+  if (last) {
+    line += "  in " + duration(seconds);
+  } else if (total_ > 0 && rate > 0) {
+    line += "  " + duration((static_cast<double>(total_) - done) / rate) + " left";
+  }
+  if (terminal_) {
+    fmt::print(stderr, "\r{}\x1b[K{}", line, last ? "\n" : "");
+  } else {
+    fmt::print(stderr, "{}\n", line);
+  }
+  std::fflush(stderr);
+  drawn_ = true;
+}
+
+std::string si(double number) {
+  static constexpr std::array kPrefixes{"", "k", "M", "G", "T"};
+  std::size_t prefix = 0;
+  while (std::abs(number) >= 999.5 && prefix + 1 < kPrefixes.size()) {
+    number /= 1000;
+    ++prefix;
+  }
+  const int digits = prefix == 0                ? 0
+                     : std::abs(number) < 9.995 ? 2
+                     : std::abs(number) < 99.95 ? 1
+                                                : 0;
+  return fmt::format("{:.{}f} {}", number, digits, kPrefixes[prefix]);
+}
+
+std::string duration(double seconds) {
+  const auto whole = std::llround(std::max(seconds, 0.0));
+  if (whole < 60) {
+    return fmt::format("{} s", whole);
+  }
+  if (whole < 3600) {
+    return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  }
+  return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
+}
+
+}  // namespace carope
