@@ -1,11 +1,8 @@
 // The program as a user runs it: what it prints, and how it ends.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
-#include <string>
+#include "support/program.h"
 
 namespace carope::test {
 namespace {
@@ -13,60 +10,44 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-struct Ended {
-  int status;
-  std::string output;  // both streams
-};
-
-Ended run(const std::string& arguments, const std::string& environment = "") {
-  const std::string command = environment + " '" CAROPE_PROGRAM "' " + arguments + " 2>&1";
-  FILE* pipe = popen(command.c_str(), "r");
-  std::string output;
-  std::array<char, 4096> buffer{};
-  for (std::size_t count = 0; (count = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
-    output.append(buffer.data(), count);
-  }
-  const int status = pclose(pipe);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
-}
-
 TEST(Cli, SaysWhatItCanDo) {
-  const Ended help = run("--help");
+  const Ended help = run_program("--help");
   EXPECT_EQ(help.status, 0);
   EXPECT_THAT(help.output, AllOf(HasSubstr("demo"), HasSubstr("devices"), HasSubstr("encodings")));
-  EXPECT_EQ(run("--version").status, 0);
+  EXPECT_EQ(run_program("--version").status, 0);
 }
 
 TEST(Cli, RefusesWhatItDoesNotKnow) {
-  EXPECT_NE(run("").status, 0);
-  const Ended unknown = run("trian");
+  EXPECT_NE(run_program("").status, 0);
+  const Ended unknown = run_program("trian");
   EXPECT_NE(unknown.status, 0);
   EXPECT_THAT(unknown.output, HasSubstr("unknown command 'trian'"));
-  EXPECT_THAT(run("devcies").output, HasSubstr("did you mean 'devices'"));
-  EXPECT_NE(run("demo --steps 0").status, 0);
-  EXPECT_NE(run("demo --steps many").status, 0);
+  EXPECT_THAT(run_program("devcies").output, HasSubstr("did you mean 'devices'"));
+  EXPECT_NE(run_program("demo --steps 0").status, 0);
+  EXPECT_NE(run_program("demo --steps many").status, 0);
 }
 
 TEST(Cli, ListsEncodingsForAModel) {
-  const Ended listed = run("encodings --config '" CAROPE_SOURCE_DIR "/configs/gpt-small.toml'");
+  const Ended listed =
+      run_program("encodings --config '" CAROPE_SOURCE_DIR "/configs/gpt-small.toml'");
   EXPECT_EQ(listed.status, 0);
   EXPECT_THAT(listed.output,
               AllOf(HasSubstr("12 layers, 12 heads, width 768, length 512"), HasSubstr("carope"),
                     HasSubstr("110736"),    // 12 layers of 12 x 768 weights and 12 biases
                     HasSubstr("393216")));  // 512 learnable positions
-  const Ended missing = run("encodings --config nowhere.toml");
+  const Ended missing = run_program("encodings --config nowhere.toml");
   EXPECT_EQ(missing.status, 1);
   EXPECT_THAT(missing.output, HasSubstr("nowhere.toml"));
 }
 
 TEST(Cli, ListsDevices) {
-  const Ended listed = run("devices");
+  const Ended listed = run_program("devices");
   EXPECT_EQ(listed.status, 0);
   EXPECT_THAT(listed.output, AllOf(HasSubstr("cpu: "), HasSubstr("cuda")));
 }
 
 TEST(Cli, DemoTrainsAndReports) {
-  const Ended demo = run("demo --steps 5 --encodings carope,learnable --threads 2");
+  const Ended demo = run_program("demo --steps 5 --encodings carope,learnable --threads 2");
   EXPECT_EQ(demo.status, 0);
   EXPECT_THAT(demo.output, AllOf(HasSubstr("carope step 5 of 5 loss"), HasSubstr("@128"),
                                  HasSubstr("tokens/s")));
@@ -75,17 +56,17 @@ TEST(Cli, DemoTrainsAndReports) {
 }
 
 TEST(Cli, DemoRefusesBeforeItTrains) {
-  const Ended misspelt = run("demo --steps 1000 --encodings rope,carop");
+  const Ended misspelt = run_program("demo --steps 1000 --encodings rope,carop");
   EXPECT_EQ(misspelt.status, 1);
   EXPECT_THAT(misspelt.output,
               AllOf(HasSubstr("did you mean 'carope'"), testing::Not(HasSubstr("step"))));
-  const Ended launched = run("demo --steps 1", "RANK=0 WORLD_SIZE=2");
+  const Ended launched = run_program("demo --steps 1", "RANK=0 WORLD_SIZE=2");
   EXPECT_EQ(launched.status, 1);
   EXPECT_THAT(launched.output, HasSubstr("2 processes were launched"));
-  EXPECT_THAT(run("demo --steps 1", "RANK=2 WORLD_SIZE=2").output,
+  EXPECT_THAT(run_program("demo --steps 1", "RANK=2 WORLD_SIZE=2").output,
               HasSubstr("do not fit together"));
-  EXPECT_THAT(run("demo --steps 1", "RANK=x WORLD_SIZE=2").output, HasSubstr("RANK = 'x'"));
-  EXPECT_THAT(run("demo --threads -3").output, HasSubstr("threads = -3"));
+  EXPECT_THAT(run_program("demo --steps 1", "RANK=x WORLD_SIZE=2").output, HasSubstr("RANK = 'x'"));
+  EXPECT_THAT(run_program("demo --threads -3").output, HasSubstr("threads = -3"));
 }
 
 }  // namespace

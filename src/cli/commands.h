@@ -8,5 +8,6 @@ namespace carope {
 void add_demo(CLI::App& app);
 void add_devices(CLI::App& app);
 void add_encodings(CLI::App& app);
+void add_tokenizer(CLI::App& app);
 
 }  // namespace carope

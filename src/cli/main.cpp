@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
   carope::add_demo(app);
   carope::add_devices(app);
   carope::add_encodings(app);
+  carope::add_tokenizer(app);
   try {
     if (argc > 1) {
       check_command(app, argv[1]);
