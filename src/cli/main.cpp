@@ -8,17 +8,24 @@
 
 namespace {
 
-/// Refuses a first word that is no command, with the nearest one; CLI11 would only ask for a
-/// command.
-void check_command(const CLI::App& app, const std::string& word) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    names.push_back(command->get_name());
+/// Refuses words that are no command, with the nearest one; CLI11 would only ask for a command.
+void check_commands(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* parent = &app;
+  for (int i = 1; i < argc; ++i) {
+    std::vector<std::string> names;
+    const CLI::App* named = nullptr;
+    for (const CLI::App* command : parent->get_subcommands([](const CLI::App*) { return true; })) {
+      names.push_back(command->get_name());
+      named = command->check_name(argv[i]) ? command : named;
+    }
+    if (names.empty() || argv[i][0] == '-') {
+      return;
+    }
+    carope::check<carope::ConfigError>(named != nullptr,
+                                       "unknown command '{}'; did you mean '{}'? See carope --help",
+                                       argv[i], carope::nearest(argv[i], names));
+    parent = named;
   }
-  const bool known = std::find(names.begin(), names.end(), word) != names.end();
-  carope::check<carope::ConfigError>(known || word.starts_with("-"),
-                                     "unknown command '{}'; did you mean '{}'? See carope --help",
-                                     word, carope::nearest(word, names));
 }
 
 }  // namespace
@@ -28,14 +35,13 @@ int main(int argc, char** argv) {
   app.name("carope");
   app.set_version_flag("--version", CAROPE_VERSION);
   app.require_subcommand(1);
+  carope::add_data(app);
   carope::add_demo(app);
   carope::add_devices(app);
   carope::add_encodings(app);
   carope::add_tokenizer(app);
   try {
-    if (argc > 1) {
-      check_command(app, argv[1]);
-    }
+    check_commands(app, argc, argv);
     CLI11_PARSE(app, argc, argv);
   } catch (const std::exception& error) {
     fmt::print(stderr, "carope: {}\n", error.what());

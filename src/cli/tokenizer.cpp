@@ -1,105 +1,14 @@
-#include "data/tokenizer.h"
-
-#include <fmt/format.h>
-
-#include <charconv>
-#include <iostream>
-#include <iterator>
-#include <memory>
-
 #include "cli/commands.h"
-#include "core/error.h"
-#include "core/file.h"
-#include "data/encoder.h"
 
 namespace carope {
-namespace {
-
-struct TokenizerOptions {
-  std::string tokenizer;
-  std::string file;
-  bool special = false;
-  int threads = 0;
-};
-
-std::string read_input(const std::string& file) {
-  if (!file.empty()) {
-    return read_file(file);
-  }
-  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-}
-
-void write_output(std::string_view bytes) {
-  const bool written = std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size() &&
-                       std::fflush(stdout) == 0;
-  check<FileError>(written, "cannot write to standard output; is the disk full?");
-}
-
-void encode(const TokenizerOptions& options) {
-  const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
-  const std::vector<TokenId> ids = encode_in_parallel(
-      tokenizer, read_input(options.file),
-      options.special ? Specials::kAsTokens : Specials::kAsText, options.threads);
-  fmt::memory_buffer line;
-  for (const TokenId id : ids) {
-    fmt::format_to(std::back_inserter(line), "{} ", id);
-  }
-  line.resize(line.size() - (ids.empty() ? 0 : 1));
-  line.push_back('\n');
-  write_output({line.data(), line.size()});
-}
-
-void decode(const TokenizerOptions& options) {
-  const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
-  const std::string input = read_input(options.file);
-  std::string text;
-  const char* at = input.data();
-  const char* const end = at + input.size();
-  const auto is_space = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
-  while (true) {
-    at = std::find_if_not(at, end, is_space);
-    if (at == end) {
-      break;
-    }
-    std::int64_t id = 0;
-    const auto [next, error] = std::from_chars(at, end, id);
-    check<Error>(error == std::errc() && (next == end || is_space(*next)),
-                 "byte {} of the input: '{}' is not a token number; numbers with spaces between "
-                 "them are needed",
-                 at - input.data(), std::string(at, std::find_if(at, end, is_space)));
-    text += tokenizer.text_of(id);
-    at = next;
-  }
-  write_output(text);
-}
-
-CLI::App* add_conversion(CLI::App& tokenizer, const char* name, const char* help, const char* input,
-                         const std::shared_ptr<TokenizerOptions>& options,
-                         void (*convert)(const TokenizerOptions&)) {
-  CLI::App* command = tokenizer.add_subcommand(name, help);
-  command
-      ->add_option("--tokenizer", options->tokenizer,
-                   "tokenizer.json, vocab.bpe, a .tiktoken file, or a folder with one of them")
-      ->required();
-  command->add_option("file", options->file, input);
-  command->callback([options, convert] { convert(*options); });
-  return command;
-}
-
-}  // namespace
 
 void add_tokenizer(CLI::App& app) {
   CLI::App* tokenizer = app.add_subcommand("tokenizer", "Turns text into tokens and back");
   tokenizer->require_subcommand(1);
-  const auto options = std::make_shared<TokenizerOptions>();
-  CLI::App* encoding = add_conversion(*tokenizer, "encode", "Prints the token numbers of a text",
-                                      "The text (default: standard input)", options, encode);
-  encoding->add_flag("--special", options->special,
-                     "<|endoftext|> in the text is the special token, not text");
-  encoding->add_option("--threads", options->threads, "Threads (default: all)")
-      ->check(CLI::NonNegativeNumber);
-  add_conversion(*tokenizer, "decode", "Turns token numbers back into the text, byte for byte",
-                 "The numbers (default: standard input)", options, decode);
+  add_tokenizer_encode(*tokenizer);
+  add_tokenizer_decode(*tokenizer);
+  add_tokenizer_train(*tokenizer);
+  add_tokenizer_fetch(*tokenizer);
 }
 
 }  // namespace carope

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <exception>
@@ -12,6 +13,12 @@
 #include <vector>
 
 namespace carope {
+
+/// Threads to work with where a user asks for `threads`; 0 asks for all that the machine has.
+inline std::size_t worker_count(int threads) {
+  return static_cast<std::size_t>(threads > 0 ? static_cast<unsigned>(threads)
+                                              : std::max(1u, std::thread::hardware_concurrency()));
+}
 
 /// Turns a stream of items into results by many threads and hands the results on in the items'
 /// order:

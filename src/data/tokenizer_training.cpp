@@ -5,7 +5,10 @@
 #include <unordered_set>
 
 #include "core/error.h"
+#include "core/pipeline.h"
+#include "core/progress.h"
 #include "data/byte_alphabet.h"
+#include "data/corpus_stream.h"
 #include "data/pretokenizer.h"
 
 namespace carope {
@@ -162,6 +165,31 @@ void PieceCounter::add(PieceCounter&& other) {
   other.counts_.clear();
 }
 
+PieceCounter count_pieces(const std::vector<std::filesystem::path>& inputs,
+                          const CorpusFormat& format, int threads) {
+  CorpusStream corpus(inputs, format);
+  Progress progress("Counting", corpus.bytes(), "B");
+  std::vector<PieceCounter> counters(worker_count(threads));
+  struct Done {
+    std::int64_t position;
+  };
+  run_pipeline(
+      counters.size(), [&] { return corpus.next(); },
+      [&](std::size_t thread, CorpusBatch batch) {
+        for (RawDocument& piece : batch.pieces) {
+          if (const auto text = batch.reader->text_of(std::move(piece))) {
+            counters[thread].add(*text);
+          }
+        }
+        return Done{batch.position};
+      },
+      [&](const Done& done) { progress.advance_to(done.position); });
+  for (std::size_t i = 1; i < counters.size(); ++i) {
+    counters[0].add(std::move(counters[i]));
+  }
+  return std::move(counters[0]);
+}
+
 Tokenizer train_tokenizer(const PieceCounter& pieces, std::int64_t vocabulary,
                           const std::function<void(std::int64_t)>& report) {
   check<ConfigError>(
@@ -208,7 +236,7 @@ Tokenizer train_tokenizer(const PieceCounter& pieces, std::int64_t vocabulary,
     }
     corpus.merge(*pair, token->second);
     if (report) {
-      report(static_cast<std::int64_t>(definition.merges.size()));
+      report(static_cast<std::int64_t>(definition.tokens.size()));
     }
   }
   definition.specials.push_back(

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "data/corpus.h"
 #include "data/tokenizer.h"
 
 namespace carope {
@@ -29,10 +30,14 @@ class PieceCounter {
   std::unordered_map<std::string, std::int64_t, Hash, std::equal_to<>> counts_;
 };
 
+/// Counts the pieces of all documents of some files, with many threads (0: all).
+PieceCounter count_pieces(const std::vector<std::filesystem::path>& inputs,
+                          const CorpusFormat& format, int threads);
+
 /// Learns a byte-level BPE: 256 bytes, then merges of the most frequent pair (of equally frequent
 /// ones, that with the lowest ids), then <|endoftext|>. It depends on the counts alone. The
 /// vocabulary is smaller than asked for where no pair occurs twice any more. `report` hears of the
-/// merges learned so far.
+/// tokens so far.
 Tokenizer train_tokenizer(const PieceCounter& pieces, std::int64_t vocabulary,
                           const std::function<void(std::int64_t)>& report = {});
 
