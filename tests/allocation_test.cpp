@@ -1,10 +1,12 @@
-// A training step allocates nothing once it has run.
+// A training step, and the loader that feeds it, allocate nothing once they run.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <new>
 
+#include "data/loader.h"
+#include "support/shard_files.h"
 #include "support/tokens.h"
 #include "train/optimizer.h"
 
@@ -58,6 +60,22 @@ TEST(TrainingStep, AllocatesNothingOnceItRuns) {
     step();
     EXPECT_EQ(allocations.load(), before) << encoding;
   }
+}
+
+TEST(Loader, AllocatesNothingOnceItRuns) {
+  const TemporaryFolder folder;
+  const auto shard = write_bytes(folder / "a.bin", shard_bytes(std::vector<std::uint16_t>(1000)));
+  Loader loader({shard}, {.length = 16,
+                          .batch = 8,
+                          .order = Order::kShuffled,
+                          .end_of_text = TokenId{0},
+                          .documents = true});
+  loader.next();
+  const std::int64_t before = allocations.load();
+  for (int step = 0; step < 50; ++step) {
+    loader.next();
+  }
+  EXPECT_EQ(allocations.load(), before);
 }
 
 }  // namespace

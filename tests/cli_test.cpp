@@ -4,6 +4,8 @@
 
 #include "support/program.h"
 
+#include "support/shard_files.h"
+
 namespace carope::test {
 namespace {
 
@@ -13,8 +15,14 @@ using testing::HasSubstr;
 TEST(Cli, SaysWhatItCanDo) {
   const Ended help = run_program("--help");
   EXPECT_EQ(help.status, 0);
+<<<<<<< HEAD
   EXPECT_THAT(help.output, AllOf(HasSubstr("demo"), HasSubstr("devices"), HasSubstr("encodings")));
   EXPECT_EQ(run_program("--version").status, 0);
+=======
+  EXPECT_THAT(help.output, AllOf(HasSubstr("data"), HasSubstr("demo"), HasSubstr("devices"),
+                                 HasSubstr("encodings")));
+  EXPECT_EQ(run("--version").status, 0);
+>>>>>>> loader
 }
 
 TEST(Cli, RefusesWhatItDoesNotKnow) {
@@ -44,6 +52,46 @@ TEST(Cli, ListsDevices) {
   const Ended listed = run_program("devices");
   EXPECT_EQ(listed.status, 0);
   EXPECT_THAT(listed.output, AllOf(HasSubstr("cpu: "), HasSubstr("cuda")));
+}
+
+TEST(Cli, InspectsAShard) {
+  const TemporaryFolder folder;
+  const auto path =
+      write_bytes(folder / "x_val_000000.bin",
+                  shard_bytes({50256, 11, 12, 50256, 50256, 13, 14, 15, 16, 17, 50256, 18, 19}));
+  const Ended shown = run("data inspect '" + path.string() + "' --documents 3");
+  EXPECT_EQ(shown.status, 0);
+  EXPECT_THAT(shown.output,
+              AllOf(HasSubstr("magic 20240520, version 1, 13 tokens"), HasSubstr("id: 50256"),
+                    HasSubstr("documents: 4\n"), HasSubstr("mean 3.2, median 3, longest 6"),
+                    HasSubstr(" 2 - 3          2 " + std::string(50, '#') + "\n"),
+                    HasSubstr(" 4 - 7          1 " + std::string(25, '#') + "\n"),
+                    HasSubstr("from token 0:\n  50256 11 12\n"),
+                    HasSubstr("from token 4:\n  50256 13 14 15 16 17\n"),
+                    testing::Not(HasSubstr("from token 10"))));
+  write_bytes(path, shard_bytes({1, 2, 3}));
+  EXPECT_THAT(run("data inspect '" + path.string() + "'").output,
+              AllOf(HasSubstr("documents: unknown"), HasSubstr("from token 0:\n  1 2 3\n")));
+}
+
+TEST(Cli, InspectsAFolder) {
+  const TemporaryFolder folder;
+  const std::string command = "data inspect '" + folder.path().string() + "'";
+  const Ended empty = run(command);
+  EXPECT_EQ(empty.status, 1);
+  EXPECT_THAT(empty.output, AllOf(HasSubstr("it has nothing"), HasSubstr("name another folder")));
+  write_bytes(folder / "x_val_000000.bin", shard_bytes({1, 2, 3}));
+  write_bytes(folder / "x_train_000001.bin", shard_bytes({1, 2, 3, 4}));
+  EXPECT_THAT(run(command).output, AllOf(HasSubstr("x_train_000001.bin  train       4\n"),
+                                         HasSubstr("x_val_000000.bin      val       3\n"),
+                                         HasSubstr("2 shards, 7 tokens\n")));
+  write_bytes(folder / "manifest.json", R"({"tokenizer": "gpt2", "sources": ["a", "b"]})");
+  EXPECT_THAT(run(command).output,
+              AllOf(HasSubstr("tokenizer: gpt2\n"), HasSubstr("sources: 2 entries\n")));
+  write_bytes(folder / "x_train_000002.bin", "");
+  const Ended bad = run(command);
+  EXPECT_EQ(bad.status, 1);
+  EXPECT_THAT(bad.output, HasSubstr("x_train_000002.bin is empty"));
 }
 
 TEST(Cli, DemoTrainsAndReports) {

@@ -1,0 +1,131 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+
+#include "cli/commands.h"
+#include "data/inspect.h"
+#include "data/shard.h"
+#include "report/table.h"
+
+namespace carope {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct InspectOptions {
+  fs::path path, tokenizer;
+  std::int64_t documents = 5;
+};
+
+/// How a shard's tokens are to be read.
+struct Reading {
+  std::string source;  // where this is known from
+  std::optional<TokenId> end_of_text;
+  std::function<std::string(std::span<const TokenId>)> text;
+};
+
+/// By the tokenizer that is named or lies beside the shard, or else as ready-made GPT-2 shards are.
+Reading reading_of(const InspectOptions& options, const Shard& shard) {
+  const fs::path beside = options.path.parent_path() / "tokenizer";
+  const fs::path tokenizer =
+      options.tokenizer.empty() && fs::exists(beside) ? beside : options.tokenizer;
+  return {
+      .source = tokenizer.empty() ? "GPT-2's, assumed where it occurs"
+                                  : fmt::format("GPT-2's; {} is not read", tokenizer.string()),
+      .end_of_text = guess_end_of_text(shard.tokens()),
+      .text = [](std::span<const TokenId> ids) { return fmt::format("{}", fmt::join(ids, " ")); }};
+}
+
+void show_histogram(const TokenStatistics& statistics) {
+  constexpr std::int64_t kWidest = 50;
+  const std::vector<TokenStatistics::Bin> bins = statistics.histogram();
+  std::int64_t most = 1;
+  for (const auto& bin : bins) {
+    most = std::max(most, bin.documents);
+  }
+  fmt::print("\n{:>24} {:>10}\n", "tokens of a document", "documents");
+  for (const auto& [lowest, highest, documents] : bins) {
+    fmt::print("{:>24} {:>10} {:#<{}}\n",
+               lowest == highest ? fmt::to_string(lowest) : fmt::format("{} - {}", lowest, highest),
+               documents, "", (documents * kWidest + most - 1) / most);
+  }
+}
+
+void show_beginning(const Reading& reading, const Shard& shard, std::span<const TokenId> tokens) {
+  constexpr std::size_t kShown = 32;
+  fmt::print("\nfrom token {}:\n  {}{}\n", tokens.data() - shard.tokens().data(),
+             reading.text(tokens.first(std::min(kShown, tokens.size()))),
+             tokens.size() > kShown ? " ..." : "");
+}
+
+void inspect_shard(const InspectOptions& options) {
+  const Shard shard(options.path);
+  const Reading reading = reading_of(options, shard);
+  const TokenStatistics statistics =
+      count_tokens(shard.tokens(), reading.end_of_text, options.documents);
+  fmt::print("{}\nheader: magic {}, version {}, {} tokens of {} bits\nhighest id: {}\n",
+             options.path.string(), kShardMagic, kShardVersion, statistics.tokens,
+             8 * sizeof(TokenId), statistics.highest);
+  fmt::print("end-of-text id: {} ({})\n",
+             reading.end_of_text ? fmt::to_string(*reading.end_of_text) : "unknown",
+             reading.source);
+  fmt::print("documents: {}{}\n",
+             reading.end_of_text ? fmt::to_string(statistics.documents) : "unknown",
+             statistics.begins_inside ? ", the first begins before this shard" : "");
+  if (statistics.documents > 0) {
+    fmt::print("tokens of a document: mean {:.1f}, median {}, longest {}\n",
+               statistics.mean_length(), statistics.median_length(), statistics.longest());
+    show_histogram(statistics);
+  }
+  for (const std::span<const TokenId> document : statistics.first_documents) {
+    show_beginning(reading, shard, document);
+  }
+  if (!reading.end_of_text) {
+    show_beginning(reading, shard, shard.tokens());
+  }
+}
+
+void inspect_folder(const fs::path& folder) {
+  const std::vector<fs::path> shards = list_shards(folder);
+  Table table({"shard", "split", "tokens"});
+  std::size_t tokens = 0;
+  for (const fs::path& path : shards) {
+    const std::size_t count = Shard(path).tokens().size();
+    table.add(
+        {path.filename().string(), std::string(to_string(*split_of(path))), fmt::to_string(count)});
+    tokens += count;
+  }
+  fmt::print("{}\n{} shards, {} tokens\n", table.text(), shards.size(), tokens);
+  if (const fs::path manifest = folder / "manifest.json"; fs::exists(manifest)) {
+    fmt::print("\nmanifest.json\n");
+    for (const auto& [name, value] : summarise_manifest(manifest)) {
+      fmt::print("  {}: {}\n", name, value);
+    }
+  }
+}
+
+}  // namespace
+
+void add_data_inspect(CLI::App& data) {
+  CLI::App* command =
+      data.add_subcommand("inspect", "Shows what a token shard, or a folder of them, holds");
+  auto options = std::make_shared<InspectOptions>();
+  command->add_option("path", options->path, "a shard, or a folder of shards")->required();
+  command->add_option("--tokenizer", options->tokenizer,
+                      "the tokenizer that made the shard; by default the folder tokenizer/ beside "
+                      "it, if there is one");
+  command->add_option("--documents", options->documents, "how many documents' beginnings to show")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->callback([options] {
+    if (std::filesystem::is_directory(options->path)) {
+      inspect_folder(options->path);
+    } else {
+      inspect_shard(*options);
+    }
+  });
+}
+
+}  // namespace carope
