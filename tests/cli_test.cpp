@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "support/program.h"
+<<<<<<< HEAD
 
 #include "support/shard_files.h"
+=======
+>>>>>>> fetch
 
 namespace carope::test {
 namespace {

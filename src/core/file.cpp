@@ -1,6 +1,7 @@
 #include "core/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -66,6 +67,13 @@ void require_file(const std::filesystem::path& path) {
                    "{} is a directory, a file is needed; name a file in it", path.string());
 }
 
+void make_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!path.empty() && !std::filesystem::create_directories(path, error) && error) {
+    fail("make the folder", path, error.value());
+  }
+}
+
 std::string read_file(const std::filesystem::path& path) {
   require_file(path);
   std::ifstream file(path, std::ios::binary);
@@ -125,16 +133,28 @@ void MappedFile::prefetch(std::size_t begin, std::size_t end) const {
   }
 }
 
-FileWriter::FileWriter(std::filesystem::path path)
-    : path_(std::move(path)), part_(path_.string() + ".part") {
-  file_ = open_or_fail("write", part_, O_WRONLY | O_CREAT | O_TRUNC);
+FileWriter::FileWriter(std::filesystem::path path, GivenUp given_up)
+    : path_(std::move(path)), part_(path_.string() + ".part"), given_up_(given_up) {
+  const bool keep = given_up_ == GivenUp::kKeep;
+  file_ = open_or_fail("write", part_, O_WRONLY | O_CREAT | (keep ? 0 : O_TRUNC));
+  if (keep) {
+    if (flock(file_, LOCK_EX | LOCK_NB) != 0) {
+      close(file_);
+      throw FileError(fmt::format(
+          "{} is being written by another process; wait until it has ended, then try again",
+          part_.string()));
+    }
+    flushed_ = static_cast<std::size_t>(lseek(file_, 0, SEEK_END));
+  }
   buffer_.reserve(kBuffer);
 }
 
 FileWriter::~FileWriter() {
   if (file_ >= 0) {
     close(file_);
-    unlink(part_.c_str());
+    if (given_up_ == GivenUp::kRemove) {
+      unlink(part_.c_str());
+    }
   }
 }
 
@@ -165,6 +185,14 @@ void FileWriter::flush() {
   buffer_.clear();
 }
 
+void FileWriter::restart() {
+  buffer_.clear();
+  flushed_ = 0;
+  if (ftruncate(file_, 0) != 0) {
+    fail("empty", part_, errno);
+  }
+}
+
 void FileWriter::write_at(std::size_t offset, const char* bytes, std::size_t count) {
   while (count > 0) {
     const ssize_t written = pwrite(file_, bytes, count, static_cast<off_t>(offset));
@@ -187,7 +215,9 @@ void FileWriter::commit() {
   }
   if (close(std::exchange(file_, -1)) != 0 || rename(part_.c_str(), path_.c_str()) != 0) {
     const int reason = errno;
-    unlink(part_.c_str());
+    if (given_up_ == GivenUp::kRemove) {
+      unlink(part_.c_str());
+    }
     fail("write", path_, reason);
   }
   sync_folder(path_.parent_path());

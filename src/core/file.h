@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -11,6 +12,9 @@ namespace carope {
 
 /// Throws a FileError unless `path` names a regular file that is there.
 void require_file(const std::filesystem::path& path);
+
+/// Makes a folder, and those above it, where they are missing.
+void make_folder(const std::filesystem::path& path);
 
 /// The whole content of a file.
 std::string read_file(const std::filesystem::path& path);
@@ -37,7 +41,11 @@ class MappedFile {
 /// and renames. Until then it has the name with ".part" appended, and is removed if it is given up.
 class FileWriter {
  public:
-  explicit FileWriter(std::filesystem::path path);
+  /// What becomes of the ".part" of a file that is given up: with `kKeep`, the next writer goes on
+  /// behind what it finds there. Only one process at a time can do so.
+  enum class GivenUp : std::uint8_t { kRemove, kKeep };
+
+  explicit FileWriter(std::filesystem::path path, GivenUp given_up = GivenUp::kRemove);
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
@@ -46,13 +54,20 @@ class FileWriter {
   void write(std::span<const std::byte> bytes);
   /// Replaces bytes that were written before, e.g. a header whose counts are known last.
   void rewrite(std::size_t offset, std::span<const std::byte> bytes);
+  /// Hands what was written to the operating system, so that it outlives this process.
+  void flush();
+  /// Forgets everything that was written.
+  void restart();
   void commit();
 
+  std::size_t size() const { return flushed_ + buffer_.size(); }
+  const std::filesystem::path& part() const { return part_; }
+
  private:
-  void flush();
   void write_at(std::size_t offset, const char* bytes, std::size_t count);
 
   std::filesystem::path path_, part_;
+  GivenUp given_up_;
   int file_ = -1;
   std::size_t flushed_ = 0;
   std::vector<char> buffer_;

@@ -1,0 +1,32 @@
+#include "data/cache.h"
+
+#include <cstdlib>
+
+#include "core/error.h"
+
+namespace carope {
+namespace {
+
+std::filesystem::path from_environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+std::filesystem::path cache_folder() {
+  if (const auto folder = from_environment("CAROPE_CACHE"); !folder.empty()) {
+    return folder;
+  }
+  // A relative path here is to be ignored, says the XDG Base Directory Specification.
+  if (const auto folder = from_environment("XDG_CACHE_HOME"); folder.is_absolute()) {
+    return folder / "carope";
+  }
+  const auto home = from_environment("HOME");
+  check<ConfigError>(!home.empty(),
+                     "there is no folder for fetched files: neither CAROPE_CACHE, XDG_CACHE_HOME "
+                     "nor HOME is set; set CAROPE_CACHE");
+  return home / ".cache" / "carope";
+}
+
+}  // namespace carope

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "core/random.h"
+
+namespace carope::test {
+
+/// A test with a folder of its own, which goes with it.
+class ScratchTest : public testing::Test {
+ protected:
+  ScratchTest() {
+    setenv("NO_PROXY", "127.0.0.1", 1);  // a user's proxy does not know this machine's servers
+  }
+  ~ScratchTest() override {
+    std::error_code error;
+    std::filesystem::remove_all(folder_, error);
+  }
+
+  static std::filesystem::path make() {
+    std::string name = (std::filesystem::temp_directory_path() / "carope-test-XXXXXX").string();
+    return mkdtemp(name.data()) == nullptr ? std::filesystem::path{} : std::filesystem::path(name);
+  }
+
+  const std::filesystem::path folder_ = make();
+};
+
+/// Bytes of every value, the same for the same seed.
+inline std::string pseudo_random_text(std::size_t size, std::uint64_t seed) {
+  const Philox random(seed, 7);
+  std::string text(size, '\0');
+  for (std::size_t i = 0; i < size; ++i) {
+    text[i] = static_cast<char>(random.below(256, i));
+  }
+  return text;
+}
+
+/// What an exception of type E says; "(nothing thrown)" where there was none.
+template <class E, class Body>
+std::string message_of(const Body& body) {
+  try {
+    body();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "(nothing thrown)";
+}
+
+}  // namespace carope::test
