@@ -2,12 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/folder.h"
 #include "support/program.h"
-<<<<<<< HEAD
-
 #include "support/shard_files.h"
-=======
->>>>>>> fetch
 
 namespace carope::test {
 namespace {
@@ -16,43 +13,37 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 TEST(Cli, SaysWhatItCanDo) {
-  const Ended help = run_program("--help");
+  const Ended help = run("--help");
   EXPECT_EQ(help.status, 0);
-<<<<<<< HEAD
-  EXPECT_THAT(help.output, AllOf(HasSubstr("demo"), HasSubstr("devices"), HasSubstr("encodings")));
-  EXPECT_EQ(run_program("--version").status, 0);
-=======
   EXPECT_THAT(help.output, AllOf(HasSubstr("data"), HasSubstr("demo"), HasSubstr("devices"),
-                                 HasSubstr("encodings")));
+                                 HasSubstr("encodings"), HasSubstr("tokenizer")));
   EXPECT_EQ(run("--version").status, 0);
->>>>>>> loader
 }
 
 TEST(Cli, RefusesWhatItDoesNotKnow) {
-  EXPECT_NE(run_program("").status, 0);
-  const Ended unknown = run_program("trian");
+  EXPECT_NE(run("").status, 0);
+  const Ended unknown = run("trian");
   EXPECT_NE(unknown.status, 0);
   EXPECT_THAT(unknown.output, HasSubstr("unknown command 'trian'"));
-  EXPECT_THAT(run_program("devcies").output, HasSubstr("did you mean 'devices'"));
-  EXPECT_NE(run_program("demo --steps 0").status, 0);
-  EXPECT_NE(run_program("demo --steps many").status, 0);
+  EXPECT_THAT(run("devcies").output, HasSubstr("did you mean 'devices'"));
+  EXPECT_NE(run("demo --steps 0").status, 0);
+  EXPECT_NE(run("demo --steps many").status, 0);
 }
 
 TEST(Cli, ListsEncodingsForAModel) {
-  const Ended listed =
-      run_program("encodings --config '" CAROPE_SOURCE_DIR "/configs/gpt-small.toml'");
+  const Ended listed = run("encodings --config '" CAROPE_SOURCE_DIR "/configs/gpt-small.toml'");
   EXPECT_EQ(listed.status, 0);
   EXPECT_THAT(listed.output,
               AllOf(HasSubstr("12 layers, 12 heads, width 768, length 512"), HasSubstr("carope"),
                     HasSubstr("110736"),    // 12 layers of 12 x 768 weights and 12 biases
                     HasSubstr("393216")));  // 512 learnable positions
-  const Ended missing = run_program("encodings --config nowhere.toml");
+  const Ended missing = run("encodings --config nowhere.toml");
   EXPECT_EQ(missing.status, 1);
   EXPECT_THAT(missing.output, HasSubstr("nowhere.toml"));
 }
 
 TEST(Cli, ListsDevices) {
-  const Ended listed = run_program("devices");
+  const Ended listed = run("devices");
   EXPECT_EQ(listed.status, 0);
   EXPECT_THAT(listed.output, AllOf(HasSubstr("cpu: "), HasSubstr("cuda")));
 }
@@ -88,9 +79,6 @@ TEST(Cli, InspectsAFolder) {
   EXPECT_THAT(run(command).output, AllOf(HasSubstr("x_train_000001.bin  train       4\n"),
                                          HasSubstr("x_val_000000.bin      val       3\n"),
                                          HasSubstr("2 shards, 7 tokens\n")));
-  write_bytes(folder / "manifest.json", R"({"tokenizer": "gpt2", "sources": ["a", "b"]})");
-  EXPECT_THAT(run(command).output,
-              AllOf(HasSubstr("tokenizer: gpt2\n"), HasSubstr("sources: 2 entries\n")));
   write_bytes(folder / "x_train_000002.bin", "");
   const Ended bad = run(command);
   EXPECT_EQ(bad.status, 1);
@@ -98,7 +86,7 @@ TEST(Cli, InspectsAFolder) {
 }
 
 TEST(Cli, DemoTrainsAndReports) {
-  const Ended demo = run_program("demo --steps 5 --encodings carope,learnable --threads 2");
+  const Ended demo = run("demo --steps 5 --encodings carope,learnable --threads 2");
   EXPECT_EQ(demo.status, 0);
   EXPECT_THAT(demo.output, AllOf(HasSubstr("carope step 5 of 5 loss"), HasSubstr("@128"),
                                  HasSubstr("tokens/s")));
@@ -107,17 +95,17 @@ TEST(Cli, DemoTrainsAndReports) {
 }
 
 TEST(Cli, DemoRefusesBeforeItTrains) {
-  const Ended misspelt = run_program("demo --steps 1000 --encodings rope,carop");
+  const Ended misspelt = run("demo --steps 1000 --encodings rope,carop");
   EXPECT_EQ(misspelt.status, 1);
   EXPECT_THAT(misspelt.output,
               AllOf(HasSubstr("did you mean 'carope'"), testing::Not(HasSubstr("step"))));
-  const Ended launched = run_program("demo --steps 1", "RANK=0 WORLD_SIZE=2");
+  const Ended launched = run("demo --steps 1", "RANK=0 WORLD_SIZE=2");
   EXPECT_EQ(launched.status, 1);
   EXPECT_THAT(launched.output, HasSubstr("2 processes were launched"));
-  EXPECT_THAT(run_program("demo --steps 1", "RANK=2 WORLD_SIZE=2").output,
+  EXPECT_THAT(run("demo --steps 1", "RANK=2 WORLD_SIZE=2").output,
               HasSubstr("do not fit together"));
-  EXPECT_THAT(run_program("demo --steps 1", "RANK=x WORLD_SIZE=2").output, HasSubstr("RANK = 'x'"));
-  EXPECT_THAT(run_program("demo --threads -3").output, HasSubstr("threads = -3"));
+  EXPECT_THAT(run("demo --steps 1", "RANK=x WORLD_SIZE=2").output, HasSubstr("RANK = 'x'"));
+  EXPECT_THAT(run("demo --threads -3").output, HasSubstr("threads = -3"));
 }
 
 }  // namespace

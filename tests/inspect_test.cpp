@@ -4,15 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/error.h"
-#include "support/shard_files.h"
-
 namespace carope::test {
 namespace {
 
-using testing::AllOf;
 using testing::ElementsAre;
-using testing::HasSubstr;
 using testing::Pair;
 
 constexpr TokenId kEnd = 9;
@@ -68,25 +63,6 @@ TEST(GuessEndOfText, TakesGpt2sIfItOccurs) {
 
 TEST(OneLine, ShowsWhatATerminalWouldActOn) {
   EXPECT_EQ(one_line("a\nb\x1b[2J\x7f\xc3\xa9 \\"), "a\\nb\\x1b[2J\\x7f\xc3\xa9 \\");
-}
-
-TEST(SummariseManifest, NamesFieldsAndCountsLists) {
-  const TemporaryFolder folder;
-  const auto path = write_bytes(
-      folder / "manifest.json",
-      R"({"name": "a\nb", "tokens": 12, "source": {"seed": 1.5, "files": [1, 2], "deep": {"a": 1}}, "done": true})");
-  EXPECT_THAT(
-      summarise_manifest(path),
-      ElementsAre(Pair("done", "true"), Pair("name", "a\\nb"), Pair("source.files", "2 entries"),
-                  Pair("source.seed", "1.5"), Pair("tokens", "12")));
-  write_bytes(path, R"({"name": )");
-  EXPECT_THAT(error_of<FileError>([&] { summarise_manifest(path); }),
-              AllOf(HasSubstr(path.string()), HasSubstr("line 1, column 10"),
-                    HasSubstr("make the shards again")));
-  write_bytes(path, "[]");
-  EXPECT_THAT(
-      error_of<FileError>([&] { summarise_manifest(path); }),
-      AllOf(HasSubstr(path.string()), HasSubstr("it has array"), HasSubstr("make the shards")));
 }
 
 }  // namespace

@@ -261,14 +261,14 @@ TEST(Loader, SaysWhereDocumentsBegin) {
 TEST(Loader, NeedsOneWindow) {
   const Files files({10, 7});
   LoaderConfig config = config_of(Order::kShuffled);
-  EXPECT_THAT(error_of<FileError>([&] { Loader(files.paths, config); }),
+  EXPECT_THAT(message_of<FileError>([&] { Loader(files.paths, config); }),
               AllOf(HasSubstr(files.paths[0].string()), HasSubstr("2 shard(s)"),
                     HasSubstr("17 tokens"), HasSubstr("need 18"), HasSubstr("smaller length")));
   config.length = 16;
   const std::vector<Rows> rows = take(files, config, 2);
   EXPECT_EQ(rows[0].tokens, rows[1].tokens) << "the one window, again and again";
   EXPECT_EQ(rows[0].targets.back(), files.tokens.back());
-  EXPECT_THAT(error_of<FileError>([&] { Loader({}, config); }), HasSubstr("name one"));
+  EXPECT_THAT(message_of<FileError>([&] { Loader({}, config); }), HasSubstr("name one"));
 }
 
 TEST(Loader, PassesOnWhatIsWrongWithAToken) {
@@ -288,7 +288,7 @@ TEST(Loader, PassesOnWhatIsWrongWithAToken) {
       EXPECT_EQ(Rows(loader.next()).tokens.size(), 17U) << "windows before the token are served";
     }
     for (int attempt = 0; attempt < 2; ++attempt) {
-      EXPECT_THAT(error_of<FileError>([&] { loader.next(); }),
+      EXPECT_THAT(message_of<FileError>([&] { loader.next(); }),
                   AllOf(HasSubstr(files.paths[shard].string()),
                         HasSubstr(fmt::format("token {} (at byte {})", bad - origin,
                                               1024 + 2 * (bad - origin))),
@@ -307,7 +307,7 @@ TEST(Loader, ChecksTheTokenThatIsOnlyATarget) {
   tokens.back() = 60000;
   write_bytes(files.paths[0], shard_bytes(tokens));
   Loader loader(files.paths, config_of(Order::kSequential));
-  EXPECT_THAT(error_of<FileError>([&] { loader.next(); }),
+  EXPECT_THAT(message_of<FileError>([&] { loader.next(); }),
               AllOf(HasSubstr("token 17 (at byte 1058) is 60000")));
 }
 
@@ -315,7 +315,7 @@ TEST(Loader, RefusesABadShardBeforeItStarts) {
   const Files files({100, 100});
   fs::resize_file(files.paths[1], 1200);
   EXPECT_THAT(
-      error_of<FileError>([&] { Loader(files.paths, config_of(Order::kSequential)); }),
+      message_of<FileError>([&] { Loader(files.paths, config_of(Order::kSequential)); }),
       AllOf(HasSubstr(files.paths[1].string()), HasSubstr("truncated"), HasSubstr("again")));
 }
 
@@ -324,7 +324,7 @@ TEST(Loader, RefusesImpossibleSettings) {
   const auto refusal = [&](auto change) {
     LoaderConfig config = config_of(Order::kShuffled);
     change(config);
-    return error_of<ConfigError>([&] { Loader(files.paths, config); });
+    return message_of<ConfigError>([&] { Loader(files.paths, config); });
   };
   EXPECT_THAT(refusal([](auto& c) { c.length = 0; }), HasSubstr("length = 0"));
   EXPECT_THAT(refusal([](auto& c) { c.batch = -4; }), HasSubstr("batch = -4"));

@@ -72,15 +72,15 @@ TEST(ShardWriter, LeavesNothingBehindWhenGivenUp) {
 TEST(ShardWriter, RefusesToMakeWhatNoReaderTakes) {
   const TemporaryFolder folder;
   ShardWriter writer(folder / "a.bin");
-  EXPECT_THAT(error_of<FileError>([&] { writer.commit(); }),
+  EXPECT_THAT(message_of<FileError>([&] { writer.commit(); }),
               AllOf(HasSubstr("a.bin"), HasSubstr("no tokens"), HasSubstr("append some")));
   EXPECT_FALSE(fs::exists(folder / "a.bin"));
   const TokenId token = 0;
-  EXPECT_THAT(error_of<FileError>([&] {
+  EXPECT_THAT(message_of<FileError>([&] {
                 writer.append({&token, std::size_t{1} << 31});  // must be refused before it is read
               }),
               AllOf(HasSubstr("a.bin"), HasSubstr("2147483647"), HasSubstr("begin another shard")));
-  EXPECT_THAT(error_of<FileError>([&] { ShardWriter(folder / "no/such/a.bin"); }),
+  EXPECT_THAT(message_of<FileError>([&] { ShardWriter(folder / "no/such/a.bin"); }),
               AllOf(HasSubstr("no/such/a.bin"), HasSubstr("check the path")));
 }
 
@@ -107,7 +107,7 @@ TEST(Shard, IgnoresWhatLlmcIgnoresInTheHeader) {
 std::string refusal_of(const std::string& bytes) {
   const TemporaryFolder folder;
   const fs::path path = write_bytes(folder / "x_train_000001.bin", bytes);
-  const std::string message = error_of<FileError>([&] { Shard shard(path); });
+  const std::string message = message_of<FileError>([&] { Shard shard(path); });
   EXPECT_THAT(message, HasSubstr(path.string()));
   return message;
 }
@@ -168,9 +168,9 @@ TEST(Shard, SaysWhatAForeignFileIs) {
 TEST(Shard, RefusesADirectoryAndAMissingFile) {
   const TemporaryFolder folder;
   EXPECT_THAT(
-      error_of<FileError>([&] { Shard shard(folder.path()); }),
+      message_of<FileError>([&] { Shard shard(folder.path()); }),
       AllOf(HasSubstr(folder.path().string()), HasSubstr("is a directory"), HasSubstr("name a")));
-  EXPECT_THAT(error_of<FileError>([&] { Shard shard(folder / "no.bin"); }),
+  EXPECT_THAT(message_of<FileError>([&] { Shard shard(folder / "no.bin"); }),
               AllOf(HasSubstr("no.bin does not exist"), HasSubstr("check the path")));
 }
 
@@ -231,21 +231,21 @@ TEST(FindShards, GivesASplitInTheOrderOfNames) {
 
 TEST(FindShards, SaysWhatIsThereInstead) {
   const TemporaryFolder folder;
-  EXPECT_THAT(error_of<FileError>([&] { find_shards(folder.path(), Split::kTrain); }),
+  EXPECT_THAT(message_of<FileError>([&] { find_shards(folder.path(), Split::kTrain); }),
               AllOf(HasSubstr(folder.path().string()), HasSubstr("it has nothing"),
                     HasSubstr("name another folder")));
   write_bytes(folder / "x_val_000000.bin", "x");
-  EXPECT_THAT(error_of<FileError>([&] { find_shards(folder.path(), Split::kTrain); }),
+  EXPECT_THAT(message_of<FileError>([&] { find_shards(folder.path(), Split::kTrain); }),
               AllOf(HasSubstr("*_train_*.bin"), HasSubstr("it has x_val_000000.bin")));
   fs::remove(folder / "x_val_000000.bin");
   for (int i = 0; i < 13; ++i) {
     write_bytes(folder / fmt::format("f{:02}", i), "x");
   }
-  EXPECT_THAT(error_of<FileError>([&] { list_shards(folder.path()); }),
+  EXPECT_THAT(message_of<FileError>([&] { list_shards(folder.path()); }),
               AllOf(HasSubstr("it has f00, f01"), HasSubstr("f09, 3 more; ")));
-  EXPECT_THAT(error_of<FileError>([&] { find_shards(folder / "none", Split::kTrain); }),
+  EXPECT_THAT(message_of<FileError>([&] { find_shards(folder / "none", Split::kTrain); }),
               AllOf(HasSubstr("none does not exist"), HasSubstr("check the path")));
-  EXPECT_THAT(error_of<FileError>([&] { list_shards(folder / "f00"); }),
+  EXPECT_THAT(message_of<FileError>([&] { list_shards(folder / "f00"); }),
               AllOf(HasSubstr("f00"), HasSubstr("check the path")));
 }
 
@@ -272,7 +272,7 @@ std::string in_a_child(const std::function<std::string()>& body) {
 
 /// Writes a shard of 2 MB where there is less room, and says how that went.
 std::string write_too_much(const fs::path& folder) {
-  const std::string message = error_of<FileError>([&] {
+  const std::string message = message_of<FileError>([&] {
     ShardWriter writer(folder / "a.bin");
     for (int i = 0; i < 100; ++i) {
       writer.append(std::vector<TokenId>(10000, 7));

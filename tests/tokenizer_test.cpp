@@ -13,7 +13,7 @@
 #include "core/hash.h"
 #include "data/corpus.h"
 #include "data/encoder.h"
-#include "support/program.h"
+#include "support/folder.h"
 
 namespace carope::test {
 namespace {

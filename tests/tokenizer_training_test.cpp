@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "data/encoder.h"
-#include "support/program.h"
+#include "support/folder.h"
 
 namespace carope::test {
 namespace {

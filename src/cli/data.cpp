@@ -8,7 +8,6 @@ void add_data(CLI::App& app) {
   data->require_subcommand(1);
   add_data_prepare(*data);
   add_data_inspect(*data);
-  add_data_synth(*data);
   add_data_fetch(*data);
 }
 

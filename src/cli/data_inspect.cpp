@@ -5,8 +5,12 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/options.h"
+#include "data/cache.h"
 #include "data/inspect.h"
+#include "data/manifest.h"
 #include "data/shard.h"
+#include "data/tokenizer.h"
 #include "report/table.h"
 
 namespace carope {
@@ -15,7 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct InspectOptions {
-  fs::path path, tokenizer;
+  fs::path path;
+  std::string tokenizer;
   std::int64_t documents = 5;
 };
 
@@ -29,13 +34,14 @@ struct Reading {
 /// By the tokenizer that is named or lies beside the shard, or else as ready-made GPT-2 shards are.
 Reading reading_of(const InspectOptions& options, const Shard& shard) {
   const fs::path beside = options.path.parent_path() / "tokenizer";
-  const fs::path tokenizer =
-      options.tokenizer.empty() && fs::exists(beside) ? beside : options.tokenizer;
-  return {
-      .source = tokenizer.empty() ? "GPT-2's, assumed where it occurs"
-                                  : fmt::format("GPT-2's; {} is not read", tokenizer.string()),
-      .end_of_text = guess_end_of_text(shard.tokens()),
-      .text = [](std::span<const TokenId> ids) { return fmt::format("{}", fmt::join(ids, " ")); }};
+  if (options.tokenizer.empty() && !fs::exists(beside)) {
+    return {"GPT-2's, assumed where it occurs", guess_end_of_text(shard.tokens()),
+            [](std::span<const TokenId> ids) { return fmt::format("{}", fmt::join(ids, " ")); }};
+  }
+  const fs::path path = options.tokenizer.empty() ? beside : tokenizer_path(options.tokenizer);
+  const auto tokenizer = std::make_shared<Tokenizer>(Tokenizer::load(path));
+  return {path.string(), tokenizer->end_of_text(),
+          [tokenizer](std::span<const TokenId> ids) { return one_line(tokenizer->decode(ids)); }};
 }
 
 void show_histogram(const TokenStatistics& statistics) {
@@ -98,10 +104,13 @@ void inspect_folder(const fs::path& folder) {
     tokens += count;
   }
   fmt::print("{}\n{} shards, {} tokens\n", table.text(), shards.size(), tokens);
-  if (const fs::path manifest = folder / "manifest.json"; fs::exists(manifest)) {
-    fmt::print("\nmanifest.json\n");
-    for (const auto& [name, value] : summarise_manifest(manifest)) {
-      fmt::print("  {}: {}\n", name, value);
+  if (const auto manifest = Manifest::load(folder)) {
+    fmt::print("\nmanifest: {}, {} inputs, vocabulary {}, end of text {}, tokenizer {:.12}\n",
+               manifest->complete ? "complete" : "NOT COMPLETE, prepare has not finished",
+               manifest->inputs.size(), manifest->vocabulary, manifest->end_of_text,
+               manifest->tokenizer_sha256);
+    for (const Manifest::Input& input : manifest->inputs) {
+      fmt::print("  {}\n", input.path);
     }
   }
 }

@@ -3,8 +3,7 @@
 #include <memory>
 
 #include "cli/commands.h"
-#include "cli/corpus_options.h"
-#include "cli/quantity.h"
+#include "cli/options.h"
 #include "core/progress.h"
 #include "data/cache.h"
 #include "data/prepare.h"
@@ -17,8 +16,9 @@ void print_split(const Manifest& manifest, Split split, const char* purpose) {
   for (const Manifest::Output& shard : manifest.shards) {
     shards += shard.split == split ? 1 : 0;
   }
-  fmt::print("{}: {}tokens, {} documents, {} shards\n", purpose,
-             si(static_cast<double>(manifest.tokens(split))), manifest.documents(split), shards);
+  fmt::print("{}: {}, {} documents, {} shards\n", purpose,
+             si(static_cast<double>(manifest.tokens(split)), "tokens"), manifest.documents(split),
+             shards);
 }
 
 }  // namespace
@@ -29,13 +29,15 @@ void add_data_prepare(CLI::App& data) {
       "Encodes text into token shards that llm.c reads too; goes on where it was stopped");
   const auto config = std::make_shared<PrepareConfig>();
   const auto tokenizer = std::make_shared<std::string>("gpt2");
-  command->add_option("--tokenizer", *tokenizer, kTokenizerHelp)->capture_default_str();
+  add_tokenizer_option(*command, *tokenizer)->capture_default_str();
   command->add_option("--out", config->folder, "folder for the shards")->required();
   command->add_option("--name", config->name,
                       "beginning of the shards' names; by default the folder's");
-  command->add_option("--val", config->validation,
-                      "files whose documents are for validation; by default the first shard is "
-                      "(of a corpus that does not fill it, a tenth)");
+  command
+      ->add_option("--val", config->validation,
+                   "files whose documents are for validation; by default the first shard is "
+                   "(of a corpus that does not fill it, a tenth)")
+      ->allow_extra_args(false);
   command->add_option("--shard-tokens", config->shard_tokens, "tokens a shard")
       ->transform(as_quantity())
       ->check(CLI::PositiveNumber)
@@ -48,14 +50,9 @@ void add_data_prepare(CLI::App& data) {
   command->add_option("--tokens", config->most_tokens, "stop after so many tokens in all")
       ->transform(as_quantity())
       ->check(CLI::PositiveNumber);
-  add_corpus_options(*command, config->format);
-  command->add_option("--threads", config->threads, "threads; by default all")
-      ->check(CLI::NonNegativeNumber);
+  add_threads_option(*command, config->threads);
   command->add_flag("--overwrite", config->overwrite, "remove the shards that are in the folder");
-  command
-      ->add_option("files", config->inputs,
-                   "text: .txt or .jsonl, also with .gz or .zst, or .parquet")
-      ->required();
+  add_corpus_options(*command, config->format, config->inputs);
   command->callback([config, tokenizer] {
     config->tokenizer = tokenizer_path(*tokenizer);
     const Manifest manifest = prepare(*config);

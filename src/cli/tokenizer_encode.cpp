@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "data/cache.h"
@@ -77,7 +78,7 @@ CLI::App* add_conversion(CLI::App& tokenizer, const char* name, const char* help
                          const std::shared_ptr<ConversionOptions>& options,
                          void (*convert)(const ConversionOptions&)) {
   CLI::App* command = tokenizer.add_subcommand(name, help);
-  command->add_option("--tokenizer", options->tokenizer, kTokenizerHelp)->required();
+  add_tokenizer_option(*command, options->tokenizer)->required();
   command->add_option("file", options->file, input);
   command->callback([options, convert] { convert(*options); });
   return command;
@@ -91,8 +92,7 @@ void add_tokenizer_encode(CLI::App& tokenizer) {
                                       "The text (default: standard input)", options, encode);
   encoding->add_flag("--special", options->special,
                      "<|endoftext|> in the text is the special token, not text");
-  encoding->add_option("--threads", options->threads, "Threads (default: all)")
-      ->check(CLI::NonNegativeNumber);
+  add_threads_option(*encoding, options->threads);
 }
 
 void add_tokenizer_decode(CLI::App& tokenizer) {

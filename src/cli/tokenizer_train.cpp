@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "cli/commands.h"
-#include "cli/corpus_options.h"
+#include "cli/options.h"
 #include "core/file.h"
 #include "core/progress.h"
 #include "data/tokenizer_training.h"
@@ -45,13 +45,8 @@ void add_tokenizer_train(CLI::App& tokenizer) {
   command->add_option("--vocab", options->vocabulary, "tokens: 256 bytes, merges and end of text")
       ->required();
   command->add_option("--out", options->out, "the file to write")->capture_default_str();
-  add_corpus_options(*command, options->format);
-  command->add_option("--threads", options->threads, "threads; by default all")
-      ->check(CLI::NonNegativeNumber);
-  command
-      ->add_option("files", options->inputs,
-                   "text: .txt or .jsonl, also with .gz or .zst, or .parquet")
-      ->required();
+  add_threads_option(*command, options->threads);
+  add_corpus_options(*command, options->format, options->inputs);
   command->callback([options] { train(*options); });
 }
 

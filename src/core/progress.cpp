@@ -57,7 +57,7 @@ void Progress::draw(bool last) {
     line += fmt::format(" [{:=<{}}{:{}}] {:3.0f} %", "", filled, "", kCells - filled,
                         std::floor(100 * part));
   }
-  line += fmt::format("  {}{}  {}{}/s", si(done), unit_, si(rate), unit_);
+  line += fmt::format("  {}  {}/s", si(done, unit_), si(rate, unit_));
   if (!note_.empty()) {
     line += "  " + note_;
   }
@@ -75,7 +75,7 @@ void Progress::draw(bool last) {
   drawn_ = true;
 }
 
-std::string si(double number) {
+std::string si(double number, std::string_view unit) {
   static constexpr std::array kPrefixes{"", "k", "M", "G", "T"};
   std::size_t prefix = 0;
   while (std::abs(number) >= 999.5 && prefix + 1 < kPrefixes.size()) {
@@ -86,7 +86,9 @@ std::string si(double number) {
                      : std::abs(number) < 9.995 ? 2
                      : std::abs(number) < 99.95 ? 1
                                                 : 0;
-  return fmt::format("{:.{}f} {}", number, digits, kPrefixes[prefix]);
+  const bool symbol = unit.size() <= 2;  // "MB", but "M tokens"
+  return fmt::format("{:.{}f} {}{}{}", number, digits, kPrefixes[prefix],
+                     symbol || prefix == 0 ? "" : " ", unit);
 }
 
 std::string duration(double seconds) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 namespace carope {
 
@@ -40,8 +41,8 @@ class Progress {
   bool drawn_ = false;
 };
 
-/// A number with an SI prefix and three digits: 1234567 -> "1.23 M".
-std::string si(double number);
+/// A number with three digits and an SI prefix: "1.23 MB", "1.23 M tokens", "17 tokens".
+std::string si(double number, std::string_view unit);
 
 /// A duration as people say it: "42 s", "3 min 05 s", "2 h 10 min".
 std::string duration(double seconds);

@@ -29,4 +29,17 @@ std::filesystem::path cache_folder() {
   return home / ".cache" / "carope";
 }
 
+std::filesystem::path tokenizer_path(const std::string& name) {
+  if (std::filesystem::exists(name)) {
+    return name;
+  }
+  const std::filesystem::path fetched = cache_folder() / "tokenizers" / name;
+  check<FileError>(
+      std::filesystem::exists(fetched),
+      "there is no tokenizer {}; name its files, or get GPT-2's with: carope tokenizer "
+      "fetch gpt2",
+      name);
+  return fetched;
+}
+
 }  // namespace carope

@@ -332,10 +332,10 @@ int Transfer::status() const {
 }
 
 void Transfer::give_up(const std::string& reason, const char* remedy) const {
-  const std::string kept = size() > 0
-                               ? fmt::format("; {}B are kept in {}, from where it will go on",
-                                             si(static_cast<double>(size())), part_.part().string())
-                               : std::string{};
+  const std::string kept =
+      size() > 0 ? fmt::format("; {} are kept in {}, from where it will go on",
+                               si(static_cast<double>(size()), "B"), part_.part().string())
+                 : std::string{};
   throw DownloadError(fmt::format("cannot fetch {} to {}: {}; {}, then run the command again{}",
                                   file_.url, file_.path.string(), reason, remedy, kept));
 }

@@ -1,31 +1,11 @@
 #include "data/inspect.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
-#include <nlohmann/json.hpp>
-
-#include "core/error.h"
-#include "core/file.h"
 
 namespace carope {
-namespace {
-
-using Fields = std::vector<std::pair<std::string, std::string>>;
-
-void add_fields(const std::string& prefix, const nlohmann::json& object, Fields& fields) {
-  for (const auto& [key, value] : object.items()) {
-    if (value.is_object() && prefix.empty()) {
-      add_fields(prefix + key + ".", value, fields);
-    } else {
-      fields.emplace_back(prefix + key, value.is_structured()
-                                            ? fmt::format("{} entries", value.size())
-                                        : value.is_string() ? one_line(value.get<std::string>())
-                                                            : value.dump());
-    }
-  }
-}
-
-}  // namespace
 
 double TokenStatistics::mean_length() const {
   return documents > 0 ? static_cast<double>(tokens) / static_cast<double>(documents) : 0.0;
@@ -103,22 +83,6 @@ std::string one_line(std::string_view text) {
     }
   }
   return line;
-}
-
-Fields summarise_manifest(const std::filesystem::path& path) {
-  Fields fields;
-  try {
-    const nlohmann::json manifest = nlohmann::json::parse(read_file(path));
-    check<FileError>(manifest.is_object(),
-                     "{} is no manifest: a JSON object is needed, it has {}; "
-                     "make the shards again, or remove it",
-                     path.string(), manifest.type_name());
-    add_fields("", manifest, fields);
-  } catch (const nlohmann::json::exception& error) {
-    throw FileError(fmt::format("{} is no JSON: {}; make the shards again, or remove it",
-                                path.string(), error.what()));
-  }
-  return fields;
 }
 
 }  // namespace carope

@@ -1,13 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "data/token.h"
@@ -47,10 +45,5 @@ std::optional<TokenId> guess_end_of_text(std::span<const TokenId> tokens);
 
 /// Text as one line can show it: what a terminal would act on is written as \n, \x1b and so on.
 std::string one_line(std::string_view text);
-
-/// The fields of a manifest.json and of the objects in it as names and values; of what is deeper,
-/// or a list, the number of entries.
-std::vector<std::pair<std::string, std::string>> summarise_manifest(
-    const std::filesystem::path& path);
 
 }  // namespace carope

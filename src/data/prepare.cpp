@@ -314,7 +314,7 @@ Manifest prepare(const PrepareConfig& config) {
         cutter.append(batch, cut_before ? begin.token : 0);
         first = false;
         enough = cutter.full();
-        progress.note(si(static_cast<double>(cutter.written())) + "tokens");
+        progress.note(si(static_cast<double>(cutter.written()), "tokens"));
         progress.advance_to(batch.position);
       });
   return cutter.complete();

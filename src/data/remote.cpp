@@ -145,10 +145,10 @@ void fetch(const RemoteFiles& remote, const DownloadOptions& options) {
   std::error_code error;
   const auto space = std::filesystem::space(remote.folder, error);
   check<FileError>(error || missing <= static_cast<std::int64_t>(space.available),
-                   "{}B are to be fetched into {}, where {}B are free; free some space, choose "
+                   "{} are to be fetched into {}, where {} are free; free some space, choose "
                    "another folder (CAROPE_CACHE, --cache) or fetch less",
-                   si(static_cast<double>(missing)), remote.folder.string(),
-                   si(static_cast<double>(space.available)));
+                   si(static_cast<double>(missing), "B"), remote.folder.string(),
+                   si(static_cast<double>(space.available), "B"));
   for (const Download& file : remote.files) {
     download(file, options);
   }

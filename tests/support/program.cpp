@@ -4,12 +4,10 @@
 
 #include <array>
 #include <cstdio>
-#include <cstdlib>
-#include <stdexcept>
 
 namespace carope::test {
 
-Ended run_program(const std::string& arguments, const std::string& environment) {
+Ended run(const std::string& arguments, const std::string& environment) {
   const std::string command = environment + " '" CAROPE_PROGRAM "' " + arguments + " 2>&1";
   FILE* pipe = popen(command.c_str(), "r");
   std::string output;
@@ -19,19 +17,6 @@ Ended run_program(const std::string& arguments, const std::string& environment) 
   }
   const int status = pclose(pipe);
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
-}
-
-TemporaryFolder::TemporaryFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "carope-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) {
-    throw std::runtime_error("cannot make a temporary folder");
-  }
-  path_ = name;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
 }
 
 }  // namespace carope::test
