@@ -151,10 +151,10 @@ FileWriter::FileWriter(std::filesystem::path path, GivenUp given_up)
 
 FileWriter::~FileWriter() {
   if (file_ >= 0) {
-    close(file_);
-    if (given_up_ == GivenUp::kRemove) {
+    if (given_up_ == GivenUp::kRemove || size() == 0) {
       unlink(part_.c_str());
     }
+    close(file_);
   }
 }
 

@@ -1,10 +1,15 @@
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "core/random.h"
@@ -29,6 +34,23 @@ class ScratchTest : public testing::Test {
 
   const std::filesystem::path folder_ = make();
 };
+
+/// Gives this process a file system of 64 kB at `folder` that no other process sees; false where
+/// that is not allowed.
+inline bool mount_small_disk(const std::filesystem::path& folder) {
+  const std::string user = fmt::format("0 {} 1", getuid());
+  const std::string group = fmt::format("0 {} 1", getgid());
+  if (unshare(CLONE_NEWNS) != 0) {
+    if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) {
+      return false;
+    }
+    std::ofstream("/proc/self/setgroups") << "deny";
+    std::ofstream("/proc/self/uid_map") << user;
+    std::ofstream("/proc/self/gid_map") << group;
+  }
+  return mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         mount("none", folder.c_str(), "tmpfs", 0, "size=64k") == 0;
+}
 
 /// Bytes of every value, the same for the same seed.
 inline std::string pseudo_random_text(std::size_t size, std::uint64_t seed) {
