@@ -23,15 +23,8 @@ class TemporaryFolder {
 /// Writes a file without the code under test; returns its path.
 std::filesystem::path write_bytes(const std::filesystem::path& path, const std::string& bytes);
 
-/// What an exception of type E says; "(nothing thrown)" where there was none.
-template <class E, class Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "(nothing thrown)";
-}
+/// Gives this process a file system of 64 kB at `folder` that no other process sees; false where
+/// that is not allowed.
+bool mount_small_disk(const std::filesystem::path& folder);
 
 }  // namespace carope::test
