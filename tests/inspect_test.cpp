@@ -75,10 +75,10 @@ TEST(SummariseManifest, NamesFieldsAndCountsLists) {
   const auto path = write_bytes(
       folder / "manifest.json",
       R"({"name": "a\nb", "tokens": 12, "source": {"seed": 1.5, "files": [1, 2], "deep": {"a": 1}}, "done": true})");
-  EXPECT_THAT(
-      summarise_manifest(path),
-      ElementsAre(Pair("done", "true"), Pair("name", "a\\nb"), Pair("source.files", "2 entries"),
-                  Pair("source.seed", "1.5"), Pair("tokens", "12")));
+  EXPECT_THAT(summarise_manifest(path),
+              ElementsAre(Pair("done", "true"), Pair("name", "a\\nb"),
+                          Pair("source.deep", "1 entries"), Pair("source.files", "2 entries"),
+                          Pair("source.seed", "1.5"), Pair("tokens", "12")));
   write_bytes(path, R"({"name": )");
   EXPECT_THAT(error_of<FileError>([&] { summarise_manifest(path); }),
               AllOf(HasSubstr(path.string()), HasSubstr("line 1, column 10"),
