@@ -356,7 +356,7 @@ TEST(Loader, EndsWhateverItsThreadDoes) {
 TEST(Loader, EndsInTheMiddleOfABatch) {
   const Files files({100000});
   LoaderConfig config = config_of(Order::kShuffled);
-  config.batch = 200'000;
+  config.batch = 50'000;
   const auto seconds = [&](bool wait) {
     const auto start = std::chrono::steady_clock::now();
     {

@@ -65,7 +65,7 @@ TEST(Permutation, OfFewNumbersTakesEveryOrderEquallyOften) {
   for (const auto& [size, orders] :
        std::map<std::int64_t, double>{{2, 2}, {3, 6}, {4, 24}, {5, 120}}) {
     std::map<std::vector<std::int64_t>, double> counts;
-    const double expected = 500.0;
+    const double expected = 200.0;
     for (std::uint64_t stream = 0; stream < static_cast<std::uint64_t>(orders * expected);
          ++stream) {
       ++counts[all_of(size, 9, stream)];
@@ -120,15 +120,15 @@ TEST(Permutation, MovesANumberAnyDistance) {
 TEST(Permutation, OfOtherSeedsAndStreamsAgreesByChanceOnly) {
   const std::vector<std::int64_t> first = all_of(20011, 1, 1);
   int kept = 0;  // places where two orders agree: one for each pair, on average
-  for (std::uint64_t i = 0; i < 30; ++i) {
+  for (std::uint64_t i = 0; i < 10; ++i) {
     const std::vector<std::int64_t> other =
-        i < 15 ? all_of(20011, 1, 2 + i) : all_of(20011, 2 + i, 1);
+        i < 5 ? all_of(20011, 1, 2 + i) : all_of(20011, 2 + i, 1);
     for (std::size_t place = 0; place < first.size(); ++place) {
       kept += first[place] == other[place] ? 1 : 0;
     }
   }
-  EXPECT_GT(kept, 8);
-  EXPECT_LT(kept, 52);
+  EXPECT_GT(kept, 0);
+  EXPECT_LT(kept, 24);
 }
 
 }  // namespace
