@@ -33,6 +33,25 @@ install_packages() {
   "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
+# Makes sure that the build finds Arrow's library, which reads Parquet: where neither it nor pyarrow is there, gets
+# pyarrow into build/python. Not having it is no failure, since reading Parquet is optional.
+install_parquet() {
+  local python
+  if dpkg-query -W -f='${db:Status-Status}\n' libparquet-dev 2>/dev/null | grep -qx installed; then
+    return
+  fi
+  for python in build/python/bin/python python3; do
+    if "$python" -c 'import pyarrow' 2>/dev/null; then
+      return
+    fi
+  done
+  say "Installing pyarrow into build/python, for Arrow's library, which reads Parquet"
+  if ! { python3 -m venv build/python && build/python/bin/pip install --quiet --retries 1 pyarrow; }; then
+    rm -rf build/python
+    say "No pyarrow could be had: the build will read no Parquet, and the tests of that will be skipped"
+  fi
+}
+
 # Configures and builds a preset of CMakePresets.json, and further targets if named.
 build_preset() {
   local preset=$1

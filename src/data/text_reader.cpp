@@ -40,7 +40,7 @@ class TextReader final : public DocumentReader {
     const std::string& delimiter = format_.delimiter;
     const std::size_t first_limit = std::min(kPiece, format_.longest);
     for (std::size_t limit = first_limit;;) {
-      // A delimiter and the newline before it are never cut: they fit behind the limit.
+      // A delimiter may have spaces in it and must not be cut there: it fits behind the limit.
       const std::size_t wanted = limit + delimiter.size();
       const std::string_view all = window_.at_least(wanted + 1);
       const std::string_view ahead = all.substr(0, wanted);
