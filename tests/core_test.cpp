@@ -9,21 +9,12 @@
 #include "core/parallel.h"
 #include "core/random.h"
 #include "ops/adamw.h"
+#include "support/errors.h"
 
 namespace carope::test {
 namespace {
 
 using testing::HasSubstr;
-
-template <class E, class Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "(nothing thrown)";
-}
 
 TEST(Tensor, IsAView) {
   std::vector<float> values(24);

@@ -12,6 +12,7 @@
 
 #include "core/file.h"
 #include "core/hash.h"
+#include "support/errors.h"
 #include "support/http_server.h"
 #include "support/scratch.h"
 

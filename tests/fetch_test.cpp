@@ -13,6 +13,7 @@
 #include "core/hash.h"
 #include "data/cache.h"
 #include "data/remote.h"
+#include "support/errors.h"
 #include "support/http_server.h"
 #include "support/program.h"
 #include "support/scratch.h"

@@ -11,6 +11,7 @@
 #include "core/random.h"
 #include "data/permutation.h"
 #include "ops/sequence.h"
+#include "support/errors.h"
 #include "support/shard_files.h"
 
 namespace carope::test {

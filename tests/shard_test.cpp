@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "support/errors.h"
 #include "support/shard_files.h"
 
 namespace carope::test {

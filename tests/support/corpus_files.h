@@ -1,13 +1,11 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -16,6 +14,8 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "data/corpus.h"
+#include "support/errors.h"
+#include "support/folder.h"
 
 // Files of documents in a folder of their own, and what is read from them.
 namespace carope::test {
@@ -125,17 +125,8 @@ inline std::string random_text(std::size_t size, std::uint64_t seed,
 /// Each test has a folder of its own, removed behind it.
 class Corpus : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() /
-              fmt::format("carope-{}-{}", getpid(),
-                          testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   std::filesystem::path write(const std::string& name, std::string_view content) const {
-    std::ofstream(folder_ / name, std::ios::binary) << content;
-    return folder_ / name;
+    return write_bytes(folder_ / name, std::string(content));
   }
 
   Texts read(const std::string& name, std::string_view content,
@@ -152,12 +143,7 @@ class Corpus : public testing::Test {
 
   /// What is said about a file, or that nothing is.
   static std::string complaint(const std::filesystem::path& path, const CorpusFormat& format = {}) {
-    try {
-      texts_in(*open_documents(path, format));
-    } catch (const FileError& error) {
-      return error.what();
-    }
-    return "(nothing thrown)";
+    return message_of<FileError>([&] { texts_in(*open_documents(path, format)); });
   }
 
   /// Reads files with one byte changed, every `step`th in turn: their texts are right or refused.
@@ -174,7 +160,7 @@ class Corpus : public testing::Test {
     }
   }
 
-  std::filesystem::path folder_;
+  TemporaryFolder folder_;
 };
 
 inline const CorpusFormat kDelimited{.delimiter = "<|endoftext|>"};
