@@ -110,9 +110,10 @@ class ZstdSource final : public PlainSource {
       : PlainSource(path), stream_(ZSTD_createDCtx(), &ZSTD_freeDCtx) {
     // Text is often compressed with windows that zstd takes for too large unless told otherwise.
     constexpr int kLargestWindowLog = sizeof(void*) == 8 ? 31 : 30;
-    check<Error>(stream_ != nullptr && !ZSTD_isError(ZSTD_DCtx_setParameter(
-                                           stream_.get(), ZSTD_d_windowLogMax, kLargestWindowLog)),
-                 "zstd cannot start; free some memory");
+    check<Error>(
+        stream_ != nullptr && ZSTD_isError(ZSTD_DCtx_setParameter(
+                                  stream_.get(), ZSTD_d_windowLogMax, kLargestWindowLog)) == 0,
+        "zstd cannot start; free some memory");
   }
 
   std::size_t read(std::span<char> out) override {
@@ -121,7 +122,7 @@ class ZstdSource final : public PlainSource {
       ZSTD_inBuffer input{rest().data(), rest().size(), 0};
       const std::size_t result = ZSTD_decompressStream(stream_.get(), &output, &input);
       use(input.pos);
-      if (ZSTD_isError(result)) {
+      if (ZSTD_isError(result) != 0) {
         damaged("zstd data", ZSTD_getErrorName(result));
       }
       between_ = result == 0;

@@ -1,6 +1,7 @@
 #include "data/encoder.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -103,6 +104,21 @@ void Encoder::encode(std::string_view text, std::vector<TokenId>& ids, Specials 
   }
 }
 
+Encoder::Key Encoder::key_of(std::string_view text, std::size_t length) {
+  static_assert(std::endian::native == std::endian::little);
+  Key key{};
+  if (text.size() >= sizeof key) {
+    std::memcpy(&key, text.data(), sizeof key);
+  } else {
+    std::memcpy(&key, text.data(), text.size());
+  }
+  constexpr std::uint64_t kAll = ~std::uint64_t{0};
+  key.low &= length < 8 ? ~(kAll << 8 * length) : kAll;
+  key.high &= length > 8 ? ~(kAll << 8 * (length - 8)) : 0;
+  key.high |= std::uint64_t{length} << 56;
+  return key;
+}
+
 void Encoder::encode_text(std::string_view text, std::vector<TokenId>& ids) {
   std::size_t count = ids.size();
   // No text has more tokens than bytes; the room behind takes a whole Remembered at once.
@@ -116,11 +132,7 @@ void Encoder::encode_text(std::string_view text, std::vector<TokenId>& ids) {
       text.remove_prefix(length);
       continue;
     }
-    char bytes[16] = {};
-    std::memcpy(bytes, text.data(), length);
-    bytes[15] = static_cast<char>(length);
-    Key key{};
-    std::memcpy(&key, bytes, sizeof key);
+    const Key key = key_of(text, length);
     const std::uint64_t hash =
         (key.low ^ (key.high * 0x9fb21c651e98df25u)) * std::uint64_t{0x9e3779b97f4a7c15};
     Remembered& remembered = cache_[hash >> (64 - kCacheBits)];
@@ -146,8 +158,45 @@ void Encoder::merge_piece(std::string_view piece) {
   merged_.clear();
   if (const auto whole = whole_pieces_.find(piece); whole != whole_pieces_.end()) {
     merged_.push_back(whole->second);
-    return;
+  } else if (piece.size() <= kShortPiece) {
+    merge_short(piece);
+  } else {
+    merge_long(piece);
   }
+}
+
+void Encoder::merge_short(std::string_view piece) {
+  TokenId ids[kShortPiece];
+  Tokenizer::Merged pairs[kShortPiece];  // what each makes with the next
+  std::size_t size = piece.size();
+  for (std::size_t i = 0; i < size; ++i) {
+    ids[i] = tokenizer_.token_of_byte(static_cast<unsigned char>(piece[i]));
+  }
+  for (std::size_t i = 0; i + 1 < size; ++i) {
+    pairs[i] = tokenizer_.merge(ids[i], ids[i + 1]);
+  }
+  while (size > 1) {
+    const auto by_rank = [](const auto& a, const auto& b) { return a.rank < b.rank; };
+    const auto best =
+        static_cast<std::size_t>(std::min_element(pairs, pairs + size - 1, by_rank) - pairs);
+    if (pairs[best].rank == Tokenizer::kNoRank) {
+      break;
+    }
+    ids[best] = pairs[best].id;
+    --size;
+    std::copy(ids + best + 2, ids + size + 1, ids + best + 1);
+    std::copy(pairs + best + 1, pairs + size, pairs + best);
+    if (best + 1 < size) {
+      pairs[best] = tokenizer_.merge(ids[best], ids[best + 1]);
+    }
+    if (best > 0) {
+      pairs[best - 1] = tokenizer_.merge(ids[best - 1], ids[best]);
+    }
+  }
+  merged_.assign(ids, ids + size);
+}
+
+void Encoder::merge_long(std::string_view piece) {
   check<Error>(piece.size() < kNone, "a word of {} bytes is too long to encode; cut the text",
                piece.size());
   const auto size = static_cast<std::uint32_t>(piece.size());

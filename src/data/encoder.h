@@ -33,12 +33,17 @@ class Encoder {
     std::uint16_t count = 0;
     TokenId ids[7] = {};
   };
-  static constexpr int kCacheBits = 16;
+  static constexpr int kCacheBits = 17;
   static constexpr std::size_t kLongestKey = 15;
+  static constexpr std::size_t kShortPiece = 64;
 
+  /// The key of the first `length` bytes of a text.
+  static Key key_of(std::string_view text, std::size_t length);
   void encode_text(std::string_view text, std::vector<TokenId>& ids);
-  /// The tokens of one piece, merged in order of rank: O(n log n) however long it is.
+  /// Each leaves the tokens of one piece, merged in order of rank, in `merged_`.
   void merge_piece(std::string_view piece);
+  void merge_short(std::string_view piece);  // O(n²), the fastest for words
+  void merge_long(std::string_view piece);   // O(n log n)
 
   struct Symbol {
     std::uint32_t previous, next;  // positions in the piece

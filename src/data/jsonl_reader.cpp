@@ -9,7 +9,9 @@
 namespace carope {
 namespace {
 
-bool blank(std::string_view line) { return line.find_first_not_of(" \t\r") == line.npos; }
+bool blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r") == std::string_view::npos;
+}
 
 /// The beginning of a line as a message can show it.
 std::string excerpt(std::string_view line) {
@@ -63,26 +65,27 @@ class JsonlReader final : public DocumentReader {
     thread_local simdjson::dom::parser parser;
     simdjson::dom::element root;
     const bool padded = line.capacity() - line.size() >= simdjson::SIMDJSON_PADDING;
-    if (const auto error = parser.parse(line.data(), line.size(), !padded).get(root)) {
+    const auto error = parser.parse(line.data(), line.size(), !padded).get(root);
+    if (error != simdjson::SUCCESS) {
       fail(document.place,
            fmt::format("this is not JSON ({}): {}; a .jsonl file has one object on each line, "
                        "repair or remove this one",
                        simdjson::error_message(error), excerpt(line)));
     }
     simdjson::dom::object object;
-    if (root.get(object)) {
+    if (root.get(object) != simdjson::SUCCESS) {
       fail(document.place, fmt::format("{} where an object is needed: {}; a .jsonl file has one "
                                        "object on each line, repair or remove this one",
                                        describe(root), excerpt(line)));
     }
     simdjson::dom::element field;
-    if (object.at_key(format_.text_field).get(field)) {
+    if (object.at_key(format_.text_field).get(field) != simdjson::SUCCESS) {
       fail(document.place, fmt::format("there is no field \"{}\", {}; name the one that holds the "
                                        "text with --text-field",
                                        format_.text_field, fields_of(object)));
     }
     std::string_view text;
-    if (field.get(text)) {
+    if (field.get(text) != simdjson::SUCCESS) {
       fail(document.place, fmt::format("the field \"{}\" is {}, a string is needed; name the one "
                                        "that holds the text with --text-field, or remove the line",
                                        format_.text_field, describe(field)));
@@ -101,7 +104,7 @@ class JsonlReader final : public DocumentReader {
       return false;
     }
     std::size_t end = ahead.find('\n');
-    while (end == ahead.npos && ahead.size() <= format_.longest) {
+    while (end == std::string_view::npos && ahead.size() <= format_.longest) {
       const std::size_t seen = ahead.size();
       ahead = window_.at_least(seen + 1);
       if (ahead.size() == seen) {
@@ -121,7 +124,7 @@ class JsonlReader final : public DocumentReader {
     document.content.assign(line);
     document.place = lines_;
     any_ = any_ || !blank(line);
-    window_.drop(line.size() + (end == ahead.npos ? 0 : 1));
+    window_.drop(line.size() + (end == std::string_view::npos ? 0 : 1));
     return true;
   }
 

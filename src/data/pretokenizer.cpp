@@ -60,6 +60,17 @@ class Reader {
     return lead < 0x80 ? Character{classes_[lead], 1} : beyond_ascii(at);
   }
 
+  /// Whether the character that ends before byte `at` is a space.
+  bool is_space_before(std::size_t at) const {
+    for (std::size_t bytes = 1; bytes <= 3 && bytes <= at; ++bytes) {
+      const Character character = (*this)[at - bytes];
+      if (character.bytes == bytes && character.kind == kSpace) {
+        return true;
+      }
+    }
+    return false;
+  }
+
   /// The end of the longest run of one class that begins at `at`.
   std::size_t end_of_run(std::size_t at, Class kind) const {
     while (at < size_) {
@@ -155,13 +166,10 @@ std::size_t first_piece(std::string_view text) {
 }
 
 std::size_t last_safe_cut(std::string_view text) {
-  const auto is_space = [&](std::size_t at) {
-    return text[at] == ' ' || (text[at] >= '\t' && text[at] <= '\r');
-  };
-  // Only ASCII is looked at: a space of more than one byte may be cut off at the end of `text`.
+  const Reader reader(text);
+  // Only spaces of one byte are cut before: a longer one may be incomplete at the end of `text`.
   for (std::size_t at = text.size(); at-- > 1;) {
-    const auto before = static_cast<unsigned char>(text[at - 1]);
-    if (is_space(at) && before < 0x80 && !is_space(at - 1)) {
+    if (reader[at].kind == kSpace && reader[at].bytes == 1 && !reader.is_space_before(at)) {
       return at;
     }
   }

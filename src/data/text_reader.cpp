@@ -44,8 +44,8 @@ class TextReader final : public DocumentReader {
       const std::size_t wanted = limit + delimiter.size();
       const std::string_view all = window_.at_least(wanted + 1);
       const std::string_view ahead = all.substr(0, wanted);
-      const std::size_t end = delimiter.empty() ? ahead.npos : ahead.find(delimiter);
-      if (end != ahead.npos) {
+      const std::size_t end = delimiter.empty() ? std::string_view::npos : ahead.find(delimiter);
+      if (end != std::string_view::npos) {
         const bool newline = end > 0 && ahead[end - 1] == '\n';
         const bool some = hand_on(batch, ahead.substr(0, newline ? end - 1 : end));
         within_ = false;
