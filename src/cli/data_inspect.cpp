@@ -33,13 +33,21 @@ struct Reading {
 
 /// By the tokenizer that is named or lies beside the shard, or else as ready-made GPT-2 shards are.
 Reading reading_of(const InspectOptions& options, const Shard& shard) {
+  const auto numbers = [](std::span<const TokenId> ids) {
+    return fmt::format("{}", fmt::join(ids, " "));
+  };
   const fs::path beside = options.path.parent_path() / "tokenizer";
   if (options.tokenizer.empty() && !fs::exists(beside)) {
-    return {"GPT-2's, assumed where it occurs", guess_end_of_text(shard.tokens()),
-            [](std::span<const TokenId> ids) { return fmt::format("{}", fmt::join(ids, " ")); }};
+    return {"GPT-2's, assumed where it occurs", guess_end_of_text(shard.tokens()), numbers};
   }
   const fs::path path = options.tokenizer.empty() ? beside : tokenizer_path(options.tokenizer);
   const auto tokenizer = std::make_shared<Tokenizer>(Tokenizer::load(path));
+  const auto tokens = shard.tokens();
+  if (*std::max_element(tokens.begin(), tokens.end()) >= tokenizer->size()) {
+    return {fmt::format("{} has only {} tokens and did not make this shard", path.string(),
+                        tokenizer->size()),
+            std::nullopt, numbers};
+  }
   return {path.string(), tokenizer->end_of_text(),
           [tokenizer](std::span<const TokenId> ids) { return one_line(tokenizer->decode(ids)); }};
 }
