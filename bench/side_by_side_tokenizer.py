@@ -1,10 +1,11 @@
 """Encoding the same texts in this program, in tiktoken and in Hugging Face tokenizers, side by side.
 
-usage: python bench/side_by_side_tokenizer.py --gpt2 FOLDER --texts FILE.jsonl.zst [--build build/release] [--rounds 7]
+usage: python bench/side_by_side_tokenizer.py --gpt2 FOLDER --texts FILE.jsonl [--build build/release] [--threads 1,2]
 
-Needs tiktoken, tokenizers and zstandard. FOLDER has vocab.bpe and encoder.json. Each round times every program once on one
-thread and once on --threads, so that a slow moment of the machine meets all; ratios are taken round by round. The
-texts are in memory on every side, and every side must find the same number of tokens.
+Needs tiktoken; compares with Hugging Face tokenizers too where that is installed, and reads .jsonl.zst where zstandard
+is. FOLDER has vocab.bpe and encoder.json. Each round times every program once, so that a slow moment of the machine meets
+all; ratios are taken round by round. The texts are in memory on every side, and every side must find the same number of
+tokens.
 """
 
 import argparse
@@ -17,22 +18,34 @@ import time
 from pathlib import Path
 
 import tiktoken
-import zstandard
 from tiktoken_ext.openai_public import r50k_pat_str
-from tokenizers import Tokenizer, models, pre_tokenizers
+
+try:
+    import tokenizers
+except ImportError:
+    tokenizers = None
 
 
 def read_texts(path):
     with open(path, "rb") as file:
-        stream = zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(file)
+        stream = file
+        if path.suffix == ".zst":
+            import zstandard
+
+            stream = zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(file)
         return [json.loads(line)["text"] for line in io.TextIOWrapper(stream, encoding="utf-8")]
 
 
-def load(folder):
+def load_hugging_face(folder):
     vocabulary = json.loads((folder / "encoder.json").read_text())
     merges = [tuple(line.split()) for line in (folder / "vocab.bpe").read_text(encoding="utf-8").split("\n")[1:] if line]
-    hugging_face = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    hugging_face.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return tokenizer
+
+
+def load_tiktoken(folder):
+    vocabulary = json.loads((folder / "encoder.json").read_text())
     alphabet = {}
     extra = 0
     for byte in range(256):
@@ -40,7 +53,7 @@ def load(folder):
         alphabet[chr(byte) if printable else chr(256 + extra)] = byte
         extra += not printable
     ranks = {bytes(alphabet[c] for c in t): i for t, i in vocabulary.items() if t != "<|endoftext|>"}
-    return tiktoken.Encoding("gpt2", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={}), hugging_face
+    return tiktoken.Encoding("gpt2", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={})
 
 
 class Ours:
@@ -68,13 +81,13 @@ def main():
     parser.add_argument("--texts", type=Path, required=True)
     parser.add_argument("--build", type=Path, default=Path("build/release"))
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--threads", default=f"1,{os.cpu_count()}")
     arguments = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
 
     texts = read_texts(arguments.texts)
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
-    tik, hugging_face = load(arguments.gpt2)
+    tik = load_tiktoken(arguments.gpt2)
 
     def tiktoken_encode(threads):
         if threads == 1:
@@ -90,11 +103,13 @@ def main():
     programs = {
         "carope": Ours(arguments.build, arguments.gpt2, arguments.texts),
         "tiktoken": lambda threads: timed(tiktoken_encode, threads),
-        "tokenizers": lambda threads: timed(hugging_face_encode, threads),
     }
+    if tokenizers:
+        hugging_face = load_hugging_face(arguments.gpt2)
+        programs["tokenizers"] = lambda threads: timed(hugging_face_encode, threads)
     print(f"{len(texts)} texts, {megabytes:.1f} MB; {arguments.rounds} rounds; median (lowest to highest)")
     single = None
-    for threads in sorted({1, arguments.threads}):
+    for threads in sorted({int(number) for number in arguments.threads.split(",")}):
         rounds = {name: [] for name in programs}
         counts = set()
         for round_number in range(arguments.rounds + 1):
@@ -113,7 +128,7 @@ def main():
             )
         if threads == 1:
             single = statistics.median(rounds["carope"])
-        else:
+        elif single:
             print(f"  carope on {threads} threads: {statistics.median(rounds['carope']) / single:.2f} times one thread")
 
 
