@@ -127,6 +127,8 @@ void MappedFile::prefetch(std::size_t begin, std::size_t end) const {
 
 FileWriter::FileWriter(std::filesystem::path path)
     : path_(std::move(path)), part_(path_.string() + ".part") {
+  check<FileError>(!std::filesystem::is_directory(path_),
+                   "cannot write {}: it is a directory; name a file in it", path_.string());
   file_ = open_or_fail("write", part_, O_WRONLY | O_CREAT | O_TRUNC);
   buffer_.reserve(kBuffer);
 }
