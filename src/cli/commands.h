@@ -5,6 +5,8 @@
 // One function a command, each in a file of its own: it adds the command and says what to run.
 namespace carope {
 
+void add_data(CLI::App& app);
+void add_data_synth(CLI::App& data);
 void add_demo(CLI::App& app);
 void add_devices(CLI::App& app);
 void add_encodings(CLI::App& app);

@@ -28,6 +28,7 @@ int main(int argc, char** argv) {
   app.name("carope");
   app.set_version_flag("--version", CAROPE_VERSION);
   app.require_subcommand(1);
+  carope::add_data(app);
   carope::add_demo(app);
   carope::add_devices(app);
   carope::add_encodings(app);
