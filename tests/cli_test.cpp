@@ -1,34 +1,16 @@
 // The program as a user runs it: what it prints, and how it ends.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <string>
+
+#include "support/program.h"
 
 namespace carope::test {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-struct Ended {
-  int status;
-  std::string output;  // both streams
-};
-
-Ended run(const std::string& arguments, const std::string& environment = "") {
-  const std::string command = environment + " '" CAROPE_PROGRAM "' " + arguments + " 2>&1";
-  FILE* pipe = popen(command.c_str(), "r");
-  std::string output;
-  std::array<char, 4096> buffer{};
-  for (std::size_t count = 0; (count = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
-    output.append(buffer.data(), count);
-  }
-  const int status = pclose(pipe);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
-}
 
 TEST(Cli, SaysWhatItCanDo) {
   const Ended help = run("--help");
