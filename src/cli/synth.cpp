@@ -55,8 +55,7 @@ void add_data_synth(CLI::App& data) {
             },
             what)
         ->transform(
-            CLI::AsNumberWithUnit(suffixes(), CLI::AsNumberWithUnit::CASE_SENSITIVE, "N[k|M|B]"))
-        ->check(CLI::PositiveNumber);
+            CLI::AsNumberWithUnit(suffixes(), CLI::AsNumberWithUnit::CASE_SENSITIVE, "N[k|M|B]"));
   };
   CLI::Option* documents =
       add_amount("--documents", SynthUnit::kDocuments, "how many documents (100)");

@@ -19,19 +19,12 @@ std::int64_t count_pieces(std::string_view text) {
   return pieces;
 }
 
-std::int64_t reached(const SynthTotals& totals, SynthUnit unit) {
-  switch (unit) {
-    case SynthUnit::kDocuments:
-      return totals.documents;
-    case SynthUnit::kBytes:
-      return totals.bytes;
-    case SynthUnit::kTokens:
-      return totals.tokens;
-  }
-  return 0;
-}
-
 }  // namespace
+
+std::string_view to_string(SynthUnit unit) {
+  constexpr std::string_view kNames[] = {"documents", "bytes", "tokens"};
+  return kNames[static_cast<std::size_t>(unit)];
+}
 
 std::string synth_document(const SynthConfig& config, std::uint64_t index) {
   return synth::Chapter(config.seed, index).write();
@@ -40,8 +33,8 @@ std::string synth_document(const SynthConfig& config, std::uint64_t index) {
 SynthTotals synth_corpus(
     const SynthConfig& config, const SynthAmount& amount, int threads,
     const std::function<void(std::string_view document, const SynthTotals& totals)>& take) {
-  check<ConfigError>(amount.count > 0,
-                     "{} of the synthetic corpus were asked for; ask for 1 or more", amount.count);
+  check<ConfigError>(amount.count > 0, "the synthetic corpus cannot have {} {}; ask for 1 or more",
+                     amount.count, to_string(amount.unit));
   const Context context = Context::cpu(threads);
   struct Made {
     std::string text;
@@ -64,7 +57,7 @@ SynthTotals synth_corpus(
       totals.bytes += static_cast<std::int64_t>(made.text.size());
       totals.tokens += made.tokens;
       take(made.text, totals);
-      if (reached(totals, amount.unit) >= amount.count) {
+      if (totals.of(amount.unit) >= amount.count) {
         return totals;
       }
     }

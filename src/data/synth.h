@@ -24,6 +24,9 @@ enum class SynthUnit : std::uint8_t {
   kTokens,  // words, numbers and marks, as first_piece cuts them
 };
 
+/// "documents", "bytes" or "tokens".
+std::string_view to_string(SynthUnit unit);
+
 /// How much of the corpus is wanted: documents are whole, so the last may go beyond.
 struct SynthAmount {
   SynthUnit unit = SynthUnit::kDocuments;
@@ -35,6 +38,10 @@ struct SynthTotals {
   std::int64_t documents = 0;
   std::int64_t bytes = 0;
   std::int64_t tokens = 0;  // counted only where tokens are what is wanted
+
+  std::int64_t of(SynthUnit unit) const {
+    return unit == SynthUnit::kDocuments ? documents : unit == SynthUnit::kBytes ? bytes : tokens;
+  }
 };
 
 /// Makes documents 0, 1, 2, ... on `threads` threads (0: every core) and hands them to `take` in

@@ -1,5 +1,7 @@
 #include "data/synth_chapter.h"
 
+#include <algorithm>
+
 namespace carope::synth {
 namespace {
 
@@ -25,10 +27,13 @@ constexpr std::string_view kRecalls[] = {
     "{0}, as we [know|have read|have seen].", "We have [read|learned|heard] that {0}.",
     "[Earlier|Before] it was said that {0}."};
 
-/// Whether "she" or "it" could be somebody or somewhere else after such a fact.
+/// Whether "she" or "it" could be taken for another after such a fact.
 bool names_another(FactKind kind) {
-  return kind == FactKind::kTeacher || kind == FactKind::kFriend || kind == FactKind::kSibling ||
-         kind == FactKind::kDistance;
+  constexpr FactKind kSuch[] = {FactKind::kTeacher,  FactKind::kFriend, FactKind::kSibling,
+                                FactKind::kDistance, FactKind::kPrice,  FactKind::kMarket,
+                                FactKind::kBuilder,  FactKind::kEvent,  FactKind::kMadeIn,
+                                FactKind::kSeenNear};
+  return std::find(std::begin(kSuch), std::end(kSuch), kind) != std::end(kSuch);
 }
 
 }  // namespace

@@ -2,10 +2,12 @@
 
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/random.h"
 

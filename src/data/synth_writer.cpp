@@ -31,9 +31,8 @@ std::string json_line(std::string_view document) {
   return line += "\"}\n";
 }
 
-void print(std::string_view bytes) {
-  check<FileError>(std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size(),
-                   "cannot write to standard output: {}; name a file with --out",
+void require_printed(bool printed) {
+  check<FileError>(printed, "cannot write to standard output: {}; name a file with --out",
                    std::strerror(errno));
 }
 
@@ -51,24 +50,23 @@ SynthTotals write_synth_corpus(const SynthConfig& config, const SynthAmount& amo
   if (!out.empty()) {
     file.emplace(out);
   }
-  const char* units[] = {"documents", "B", "tokens"};
-  const auto unit = static_cast<std::size_t>(amount.unit);
-  Progress progress("writing", amount.count, units[unit]);
+  Progress progress("writing", amount.count, std::string(to_string(amount.unit)));
   const SynthTotals totals = synth_corpus(
       config, amount, threads, [&](std::string_view document, const SynthTotals& so_far) {
         const std::string separator =
             so_far.documents > 1 ? std::string(kSynthSeparator) + "\n" : std::string();
         const std::string written = plain ? separator + std::string(document) : json_line(document);
-        file ? file->write(written) : print(written);
-        const std::int64_t done[] = {so_far.documents, so_far.bytes, so_far.tokens};
-        progress.advance_to(done[unit]);
+        if (file) {
+          file->write(written);
+        } else {
+          require_printed(std::fwrite(written.data(), 1, written.size(), stdout) == written.size());
+        }
+        progress.advance_to(so_far.of(amount.unit));
       });
   if (file) {
     file->commit();
   } else {
-    check<FileError>(std::fflush(stdout) == 0,
-                     "cannot write to standard output: {}; name a file with --out",
-                     std::strerror(errno));
+    require_printed(std::fflush(stdout) == 0);
   }
   return totals;
 }
