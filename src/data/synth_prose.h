@@ -63,9 +63,6 @@ class Deck {
     return drawn;
   }
 
-  /// How many have been drawn since the list was last exhausted.
-  std::size_t drawn() const { return drawn_; }
-
  private:
   std::span<const T> list_;
   std::array<std::uint8_t, 64> order_;

@@ -6,27 +6,29 @@
 // all its words soon; which word belongs to which is drawn anew for each document.
 namespace carope::synth {
 
-inline constexpr std::string_view kWomen[] = {
-    "Ada",   "Berta", "Clara",  "Dora",  "Edith", "Flora", "Greta", "Hilda", "Ida",  "Johanna",
-    "Katja", "Lena",  "Mara",   "Nora",  "Olga",  "Paula", "Rosa",  "Selma", "Thea", "Una",
-    "Vera",  "Wilma", "Yvonne", "Zelda", "Agnes", "Bella", "Celia", "Delia", "Elsa", "Frieda"};
-inline constexpr std::string_view kMen[] = {
-    "Anton",  "Boris",  "Conrad", "David", "Edgar",  "Felix", "Gustav", "Hugo",   "Ivan",  "Jonas",
-    "Karl",   "Ludwig", "Martin", "Nils",  "Oscar",  "Peter", "Rupert", "Samuel", "Tobin", "Ulrich",
-    "Victor", "Walter", "Yorick", "Zeno",  "Albert", "Bruno", "Caspar", "Daniel", "Emil",  "Frank"};
+/// Names are made of three pieces, so that a name that is new costs a reader much and a name that
+/// was read before nothing: the first piece tells which of those in the document it is.
+inline constexpr std::string_view kOnsets[] = {
+    "Bal", "Ben", "Bor", "Cal", "Cor", "Dan", "Del",  "Dor", "Fal", "Fen",
+    "Gar", "Gil", "Hal", "Hel", "Jas", "Jor", "Kal",  "Kes", "Lan", "Lor",
+    "Mal", "Mir", "Nal", "Ner", "Pal", "Per", "Quil", "Ran", "Ros", "Sel",
+    "Sil", "Tal", "Tor", "Val", "Ver", "Wil", "Yar",  "Zan", "Zel", "Tur"};
+inline constexpr std::string_view kMiddles[] = {"ab", "ad", "ag", "am", "eb", "ed", "em",
+                                                "ep", "ib", "id", "im", "ip", "ob", "od",
+                                                "om", "op", "ub", "ud", "um", "up"};
+inline constexpr std::string_view kWomenEndings[] = {"a", "ia", "ine", "eth", "ella", "ora"};
+inline constexpr std::string_view kMenEndings[] = {"o", "us", "ard", "ek", "in", "or"};
+inline constexpr std::string_view kTownEndings[] = {"ham", "ford", "wick", "ton", "stead", "ley"};
+inline constexpr std::string_view kRiverEndings[] = {"are", "ene", "ire", "ore"};
+/// Of words that no dictionary has: what they mean is said once in each document.
+inline constexpr std::string_view kTermEndings[] = {"ick", "ow", "ock", "ish", "et", "all"};
+inline constexpr std::string_view kAnimalEndings[] = {"el", "urn", "olt", "een", "usk", "art"};
+
 inline constexpr std::string_view kPets[] = {
     "Bram",   "Pip",   "Moss",   "Tansy", "Rufus",  "Button", "Biscuit", "Shadow",
     "Nettle", "Patch", "Clover", "Smoke", "Pepper", "Daisy",  "Thistle", "Fern"};
 inline constexpr std::string_view kPetKinds[] = {"dog", "cat", "goat", "donkey", "pony", "parrot"};
 
-inline constexpr std::string_view kTowns[] = {
-    "Harrow",   "Minden",  "Ostrey",   "Calden",   "Birkmoor", "Dunlow",   "Elmstead",  "Farwick",
-    "Galston",  "Hexby",   "Inverley", "Kelmar",   "Lodden",   "Marwen",   "Norcastle", "Oakham",
-    "Penrow",   "Quarley", "Rosdale",  "Selwick",  "Tarbury",  "Ulverton", "Valmere",   "Westerby",
-    "Yarrowby", "Zellin",  "Ashgrove", "Brackley", "Corwen",   "Dalby",    "Eskford",   "Fenwold"};
-inline constexpr std::string_view kRivers[] = {
-    "Lend",   "Arrel", "Bourne", "Corve",  "Dassel", "Eddon", "Finn", "Garve", "Hollen", "Isk",
-    "Jarrel", "Kess",  "Lorne",  "Melway", "Nadder", "Orrin", "Pell", "Rill",  "Sarrow", "Tamble"};
 /// A good that a town sells, and what it is sold by.
 struct Good {
   std::string_view name, unit, units;
@@ -77,12 +79,6 @@ inline constexpr std::string_view kItems[] = {
     "plums",  "pears", "nuts",     "eggs",   "candles", "buttons", "shells",  "ribbons",
     "stamps", "beads", "feathers", "apples", "needles", "pebbles", "pencils", "cherries"};
 
-/// Words that no dictionary has: what they mean is said once in each document.
-inline constexpr std::string_view kTerms[] = {
-    "brenlow", "tarrick", "solvin",   "mundle", "quessit",  "lorrick", "pandle",  "fennock",
-    "gostel",  "hubbin",  "jarrow",   "kesper", "lumet",    "morvin",  "nestrel", "orbick",
-    "pellam",  "rastick", "sprindle", "tollet", "umbrick",  "vassel",  "wimpet",  "yandle",
-    "zorrel",  "cambrel", "drummet",  "eskel",  "flannock", "grimble"};
 /// Things that words can mean, in kinds whose material and purpose fit.
 struct ThingKind {
   std::string_view materials[5], things[6], purposes[6];
@@ -101,10 +97,6 @@ inline constexpr ThingKind kThings[] = {{{"wooden", "clay", "copper", "glass", "
                                           "warning boats", "opening markets", "leading dances"}}};
 inline constexpr std::string_view kSizes[] = {"small", "large", "long", "flat", "round", "heavy"};
 
-inline constexpr std::string_view kCreatures[] = {
-    "dorlet", "wendle",  "pirrow", "skellin", "tibbet",  "morrel", "hasket", "lintle",
-    "garrup", "fimbrel", "orlick", "quennet", "bristow", "callop", "derrin", "emmock",
-    "furlow", "grottle", "hinnet", "jessop",  "kittrel", "lommet", "nuddle", "pennick"};
 inline constexpr std::string_view kAnimals[] = {"bird",   "beetle", "toad",   "frog",
                                                 "lizard", "snail",  "turtle", "duck"};
 inline constexpr std::string_view kAnimalSizes[] = {"small", "large", "slender",

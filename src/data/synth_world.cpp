@@ -30,9 +30,9 @@ class World::Maker {
 
   void towns() {
     world_.towns = static_cast<std::size_t>(dice_.range(4, 6));
-    auto names = deck(kTowns);
+    auto onsets = deck(kOnsets);
     for (std::size_t i = 0; i < world_.towns; ++i) {
-      world_.entities.push_back({Topic::kTown, names.draw(dice_), "it", "its"});
+      world_.entities.push_back({Topic::kTown, name(onsets, kTownEndings), "it", "its"});
     }
   }
 
@@ -63,14 +63,14 @@ class World::Maker {
   }
 
   void facts_of_towns() {
-    auto rivers = deck(kRivers);
+    auto rivers = deck(kOnsets);
     auto goods = deck(kGoods);
     auto landmarks = deck(kLandmarks);
     const std::size_t end = world_.people + world_.towns;
     for (std::size_t i = world_.people; i < end; ++i) {
       const Good& good = goods.draw(dice_);
       const std::string_view landmark = landmarks.draw(dice_);
-      add(i, FactKind::kRiver, rivers.draw(dice_));
+      add(i, FactKind::kRiver, name(rivers, kRiverEndings));
       add(i, FactKind::kGood, good.name);
       add(i, FactKind::kInhabitants, digits(10 * dice_.range(20, 499)));
       add(i, FactKind::kFounded, digits(dice_.range(1101, 1499)));
@@ -100,12 +100,12 @@ class World::Maker {
   }
 
   void animals() {
-    auto names = deck(kCreatures);
+    auto onsets = deck(kOnsets);
     auto habitats = deck(kHabitats);
     auto diets = deck(kDiets);
     for (int count = dice_.range(2, 4); count > 0; --count) {
       const std::size_t i = world_.entities.size();
-      world_.entities.push_back({Topic::kAnimal, names.draw(dice_), "it", "its"});
+      world_.entities.push_back({Topic::kAnimal, common_noun(onsets, kAnimalEndings), "it", "its"});
       add(i, FactKind::kAnimal,
           phrase({dice_.pick(kAnimalSizes), dice_.pick(kColours), dice_.pick(kAnimals)}));
       add(i, FactKind::kHabitat, habitats.draw(dice_));
@@ -117,11 +117,11 @@ class World::Maker {
   }
 
   void terms() {
-    auto names = deck(kTerms);
+    auto onsets = deck(kOnsets);
     auto users = deck(kTrades);
     for (int count = dice_.range(4, 6); count > 0; --count) {
       const std::size_t i = world_.entities.size();
-      world_.entities.push_back({Topic::kTerm, names.draw(dice_), "it", "its"});
+      world_.entities.push_back({Topic::kTerm, common_noun(onsets, kTermEndings), "it", "its"});
       const ThingKind& kind = dice_.pick(kThings);
       add(i, FactKind::kMeaning,
           phrase({dice_.pick(kSizes), dice_.pick(kind.materials), dice_.pick(kind.things), "for",
@@ -176,10 +176,24 @@ class World::Maker {
     world_.entities[entity].facts.push_back(changing(entity, kind, value, extra));
   }
 
-  std::string_view woman() { return women_.draw(dice_); }
-  std::string_view man() { return men_.draw(dice_); }
+  /// An invented name. Those of one deck differ in their first piece.
+  std::string_view name(Deck<std::string_view>& onsets, std::span<const std::string_view> endings) {
+    std::string& text = world_.phrases_.emplace_back(onsets.draw(dice_));
+    text += dice_.pick(kMiddles);
+    return text += dice_.pick(endings);
+  }
+  std::string_view common_noun(Deck<std::string_view>& onsets,
+                               std::span<const std::string_view> endings) {
+    name(onsets, endings);
+    std::string& text = world_.phrases_.back();
+    text[0] = static_cast<char>(text[0] - 'A' + 'a');
+    return text;
+  }
+
+  std::string_view woman() { return name(people_, kWomenEndings); }
+  std::string_view man() { return name(people_, kMenEndings); }
   /// Somebody of whom nothing else is told.
-  std::string_view somebody() { return women_.drawn() <= men_.drawn() ? woman() : man(); }
+  std::string_view somebody() { return dice_.chance(50) ? woman() : man(); }
   std::string_view town() {
     return world_.entities[world_.people + dice_.below(static_cast<std::uint32_t>(world_.towns))]
         .name;
@@ -194,8 +208,7 @@ class World::Maker {
 
   World& world_;
   Dice& dice_;
-  Deck<std::string_view> women_ = deck(kWomen);
-  Deck<std::string_view> men_ = deck(kMen);
+  Deck<std::string_view> people_ = deck(kOnsets);
 };
 
 World::World(Dice& dice) {
