@@ -21,7 +21,7 @@ inline constexpr std::string_view kMenEndings[] = {"o", "us", "ard", "ek", "in",
 inline constexpr std::string_view kTownEndings[] = {"ham", "ford", "wick", "ton", "stead", "ley"};
 inline constexpr std::string_view kRiverEndings[] = {"are", "ene", "ire", "ore"};
 /// Of words that no dictionary has: what they mean is said once in each document.
-inline constexpr std::string_view kTermEndings[] = {"ick", "ow", "ock", "ish", "et", "all"};
+inline constexpr std::string_view kTermEndings[] = {"ick", "ow", "ock", "ent", "et", "all"};
 inline constexpr std::string_view kAnimalEndings[] = {"el", "urn", "olt", "een", "usk", "art"};
 
 inline constexpr std::string_view kPets[] = {
