@@ -6,15 +6,13 @@
 namespace carope {
 
 void add_data(CLI::App& app);
-void add_data_inspect(CLI::App& data);
-void add_demo(CLI::App& app);
-void add_devices(CLI::App& app);
-void add_encodings(CLI::App& app);
-void add_data(CLI::App& app);
 void add_data_fetch(CLI::App& data);
 void add_data_inspect(CLI::App& data);
 void add_data_prepare(CLI::App& data);
 void add_data_synth(CLI::App& data);
+void add_demo(CLI::App& app);
+void add_devices(CLI::App& app);
+void add_encodings(CLI::App& app);
 void add_tokenizer(CLI::App& app);
 void add_tokenizer_decode(CLI::App& tokenizer);
 void add_tokenizer_encode(CLI::App& tokenizer);

@@ -9,6 +9,7 @@ void add_data(CLI::App& app) {
   add_data_prepare(*data);
   add_data_inspect(*data);
   add_data_fetch(*data);
+  add_data_synth(*data);
 }
 
 }  // namespace carope
