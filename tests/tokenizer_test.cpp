@@ -332,6 +332,16 @@ TEST(TokenizerFiles, AreRefusedWhereTheyWouldSplitTextInAnotherWay) {
   EXPECT_THAT(changed([](Json& file) { file["model"].erase("merges"); }), HasSubstr("merges"));
 }
 
+TEST(TokenizerFiles, AreRefusedWhereTwoSpecialTokensHaveOneId) {
+  Json file = Json::parse(read_file(kSmall + "/tokenizer.json"));
+  Json another = file["added_tokens"][0];
+  another["content"] = "<a>";
+  file["added_tokens"].push_back(another);
+  EXPECT_THAT(refusal("tokenizer.json", file.dump()),
+              AllOf(HasSubstr("has id 1023, which another token has too"),
+                    HasSubstr("use the tokenizer's own files")));
+}
+
 TEST(TokenizerFiles, AreFoundInAFolder) {
   const TemporaryFolder folder;
   EXPECT_THROW(Tokenizer::load(folder.path()), FileError);
