@@ -180,8 +180,11 @@ std::optional<std::string> from_base64(std::string_view text) {
   const int count = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()),
                                     reinterpret_cast<const unsigned char*>(text.data()),
                                     static_cast<int>(text.size()));
-  const auto padding = static_cast<std::size_t>(std::count(text.begin(), text.end(), '='));
-  if (count < 0 || text.size() % 4 != 0 || padding > static_cast<std::size_t>(count)) {
+  // The decoder drops spaces around the text and takes '=' for a digit anywhere.
+  const std::size_t digits = std::min(text.find('='), text.size());
+  const std::size_t padding = text.size() - digits;
+  if (count < 0 || static_cast<std::size_t>(count) * 4 != text.size() * 3 || padding > 2 ||
+      text.find_first_not_of('=', digits) != std::string_view::npos) {
     return std::nullopt;
   }
   bytes.resize(static_cast<std::size_t>(count) - padding);
@@ -228,6 +231,8 @@ TokenizerDefinition parse_hugging_face(const TokenizerFile& source) {
                            !token.value("rstrip", false) && !token.value("single_word", false),
                        "{}: added token '{}' is not a plain special token; remove it from the file",
                        name, text);
+      check<FileError>(token.at("id").is_number_integer(),
+                       "{}: the id of '{}' is not a number; get the file again", name, text);
       added.emplace(text, token.at("id").get<std::int64_t>());
     }
     add_vocabulary(collector, model.at("vocab"), name,
