@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <regex>
 
 #include "data/pretokenizer.h"
 
@@ -12,6 +13,17 @@ void require(bool condition, std::string_view what) {
     fmt::print(stderr, "This does not hold: {}\n", what);
     std::abort();
   }
+}
+
+std::size_t first_ascii_piece(std::string_view text) {
+  static const std::regex kPattern(
+      R"('s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+)",
+      std::regex::optimize);
+  std::cmatch match;
+  require(std::regex_search(text.data(), text.data() + text.size(), match, kPattern,
+                            std::regex_constants::match_continuous),
+          "something matches anywhere");
+  return static_cast<std::size_t>(match.length());
 }
 
 ReferenceEncoder::ReferenceEncoder(const TokenizerDefinition& definition)

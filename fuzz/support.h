@@ -33,6 +33,9 @@ inline std::string_view text_of(const std::uint8_t* data, std::size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
+/// The first piece of a text in ASCII, by a regular expression.
+std::size_t first_ascii_piece(std::string_view text);
+
 /// BPE as it is defined: within each piece, the leftmost pair of the lowest rank merges, until none
 /// does. O(n^2), and nothing of it is shared with the Encoder but the definition and the pieces.
 class ReferenceEncoder {

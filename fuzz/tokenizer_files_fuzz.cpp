@@ -99,6 +99,17 @@ void encode(const Tokenizer& tokenizer, std::string_view content) {
   }
 }
 
+/// Merges from a list have their place in it as rank, those from a .tiktoken file their result.
+void check_merges(const TokenizerDefinition& definition, Format format) {
+  const std::vector<std::string>& tokens = definition.tokens;
+  for (std::size_t i = 0; i < definition.merges.size(); ++i) {
+    const Merge& merge = definition.merges[i];
+    require(tokens.at(merge.left) + tokens.at(merge.right) == tokens.at(merge.result),
+            "a merge makes the token of both");
+    require(merge.rank == (format == kTiktoken ? merge.result : i), "a merge has its rank");
+  }
+}
+
 void save_and_load(const Tokenizer& tokenizer) {
   const TokenizerFile file{"saved.json", to_hugging_face(tokenizer)};
   const Tokenizer loaded(parse_hugging_face(file), file.name);
@@ -117,6 +128,7 @@ void save_and_load(const Tokenizer& tokenizer) {
 void run(Format format, std::string_view content) {
   std::optional<Tokenizer> tokenizer;
   if (accepts(kName, [&] { tokenizer.emplace(parse(format, content), kName); })) {
+    check_merges(tokenizer->definition(), format);
     encode(*tokenizer, content);
     if (format != kTiktoken) {
       save_and_load(*tokenizer);
