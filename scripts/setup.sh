@@ -4,6 +4,8 @@
 packages=(g++ cmake ninja-build libdnnl-dev ocl-icd-opencl-dev libfmt-dev libcli11-dev
           libtomlplusplus-dev nlohmann-json3-dev libsimdjson-dev libcurl4-openssl-dev libssl-dev
           zlib1g-dev libzstd-dev libgtest-dev libgmock-dev libbenchmark-dev)
+# The preset fuzz is built with clang: g++ has no libFuzzer.
+fuzz_packages=(clang libclang-rt-dev libomp-dev)
 
 say() { printf '\n== %s\n' "$*"; }
 

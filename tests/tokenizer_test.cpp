@@ -281,6 +281,12 @@ TEST(TokenizerFiles, SayWhatIsWrongWithThem) {
   EXPECT_THAT(refusal("a.tiktoken", "IQ== 0\nIg=="),
               AllOf(HasSubstr("line 2"), HasSubstr("base64")));
   EXPECT_THAT(refusal("a.tiktoken", "IQ== 0\nI*== 1\n"), HasSubstr("line 2"));
+  for (const char* not_base64 :
+       {"IQ=", "IQ==IQ==", "I=Q=", "I===", "====", "\t\t\t\tIQ==", "IQ==----"}) {
+    EXPECT_THAT(refusal("a.tiktoken", fmt::format("{} 0\n", not_base64)),
+                AllOf(HasSubstr("line 1"), HasSubstr("not a token in base64")))
+        << not_base64;
+  }
   EXPECT_THAT(refusal("a.tiktoken", "IQ== 70000\n"), HasSubstr("ids go up to 65535"));
   EXPECT_THAT(refusal("a.tiktoken", "IQ== -1\n"), HasSubstr("has id -1"));
   EXPECT_THAT(refusal("a.tiktoken", "IQ== 1\nIg== 1\n"), HasSubstr("another token"));
@@ -330,6 +336,18 @@ TEST(TokenizerFiles, AreRefusedWhereTheyWouldSplitTextInAnotherWay) {
   EXPECT_THAT(changed([](Json& file) { file["added_tokens"][0]["lstrip"] = true; }),
               HasSubstr("not a plain special token"));
   EXPECT_THAT(changed([](Json& file) { file["model"].erase("merges"); }), HasSubstr("merges"));
+  EXPECT_THAT(changed([](Json& file) { file["added_tokens"][0]["id"] = 1e300; }),
+              HasSubstr("the id of '<|endoftext|>' is not a number"));
+}
+
+TEST(TokenizerFiles, AreRefusedWhereTwoSpecialTokensHaveOneId) {
+  Json file = Json::parse(read_file(kSmall + "/tokenizer.json"));
+  Json another = file["added_tokens"][0];
+  another["content"] = "<a>";
+  file["added_tokens"].push_back(another);
+  EXPECT_THAT(refusal("tokenizer.json", file.dump()),
+              AllOf(HasSubstr("has id 1023, which another token has too"),
+                    HasSubstr("use the tokenizer's own files")));
 }
 
 TEST(TokenizerFiles, AreFoundInAFolder) {

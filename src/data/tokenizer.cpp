@@ -29,11 +29,12 @@ Tokenizer::Tokenizer(TokenizerDefinition definition, const std::string& name)
   check<FileError>(missing == 256,
                    "{}: no token for byte {}; a byte-level BPE with all 256 bytes is needed", name,
                    missing);
+  std::unordered_set<TokenId> special_ids;
   for (const SpecialToken& special : definition_.specials) {
     if (special.id >= tokens.size()) {
       tokens.resize(std::size_t{special.id} + 1);
     }
-    check<FileError>(tokens[special.id].empty(),
+    check<FileError>(tokens[special.id].empty() && special_ids.insert(special.id).second,
                      "{}: special token '{}' has id {}, which another token has too; use the "
                      "tokenizer's own files",
                      name, special.text, special.id);
