@@ -287,6 +287,8 @@ TEST(TokenizerFiles, SayWhatIsWrongWithThem) {
                 AllOf(HasSubstr("line 1"), HasSubstr("not a token in base64")))
         << not_base64;
   }
+  EXPECT_THAT(refusal("a.tiktoken", std::string(8000, 'A') + " 0\n"),
+              AllOf(HasSubstr("line 1"), HasSubstr("6000 bytes is too long")));
   EXPECT_THAT(refusal("a.tiktoken", "IQ== 70000\n"), HasSubstr("ids go up to 65535"));
   EXPECT_THAT(refusal("a.tiktoken", "IQ== -1\n"), HasSubstr("has id -1"));
   EXPECT_THAT(refusal("a.tiktoken", "IQ== 1\nIg== 1\n"), HasSubstr("another token"));

@@ -273,6 +273,12 @@ TokenizerDefinition parse_tiktoken(const TokenizerFile& file) {
                          parsed.ptr == digits.data() + digits.size(),
                      "{}, line {}: '{}' is not a token in base64 and its rank; get the file again",
                      file.name, number, line);
+    // Every cut of every token is looked up below.
+    constexpr std::size_t kLongestToken = 4096;
+    check<FileError>(bytes->size() <= kLongestToken,
+                     "{}, line {}: a token of {} bytes is too long, {} are possible; get the file "
+                     "again",
+                     file.name, number, bytes->size(), kLongestToken);
     collector.add_token(*bytes, rank, std::string(line.substr(0, space)));
   });
   // Two tokens merge wherever their bytes together are a token, in order of that token's rank.
