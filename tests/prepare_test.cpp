@@ -261,12 +261,16 @@ TEST_F(Prepare, DividesADocumentRatherThanKeepMostForValidation) {
 }
 
 TEST_F(Prepare, MakesShardsOfOneToken) {
-  PrepareConfig config = config_of({write("a.txt", "The cat sat.")});
+  const Texts documents{"The cat sat.", "", "On the mat."};
+  PrepareConfig config = config_of({write("a.jsonl", lines_of_json(documents))});
   config.shard_tokens = 1;
-  prepare(config);
+  const Manifest manifest = prepare(config);
   const auto shards = shards_of(config.folder);
-  EXPECT_EQ(joined(shards), tokens_of({"The cat sat."}));
-  EXPECT_EQ(shards.size(), joined(shards).size());
+  EXPECT_EQ(joined(shards), tokens_of(documents));
+  ASSERT_EQ(shards.size(), joined(shards).size());
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    EXPECT_EQ(manifest.shards.at(i).documents, shards[i].documents()) << shards[i].name;
+  }
 }
 
 /// What sha256sum, another program, says of a file.
@@ -362,6 +366,7 @@ TEST_F(Prepare, RefusesWhatMakesNoSense) {
     return message;
   };
   EXPECT_THAT(refusal([](auto& config) { config.inputs.clear(); }), HasSubstr("name at least one"));
+  EXPECT_THAT(refusal([](auto& config) { config.folder = ""; }), HasSubstr("no folder"));
   EXPECT_THAT(refusal([](auto& config) { config.shard_tokens = 0; }), HasSubstr("from 1 to "));
   EXPECT_THAT(refusal([](auto& config) { config.shard_tokens = std::int64_t{1} << 31; }),
               HasSubstr("from 1 to 2147483647"));

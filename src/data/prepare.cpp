@@ -170,7 +170,7 @@ class ShardCutter {
     const auto tokens = shard.tokens();
     check<FileError>(tokens.size() > 1,
                      "the inputs of {} are 1 token, too few to divide between validation and "
-                     "training; give more text",
+                     "training; give more text, or a higher --tokens",
                      folder_.string());
     const auto end_of_text = static_cast<TokenId>(manifest_.end_of_text);
     const auto after = [&](std::size_t count) {
@@ -209,6 +209,7 @@ class ShardCutter {
 
 Manifest plan(const PrepareConfig& config, const Tokenizer& tokenizer) {
   check<ConfigError>(!config.inputs.empty(), "nothing to prepare: name at least one file of text");
+  check<ConfigError>(!config.folder.empty(), "no folder for the shards: name one");
   check<ConfigError>(config.shard_tokens > 0 && config.shard_tokens <= kMostShardTokens,
                      "shards of {} tokens are not possible; from 1 to {} are", config.shard_tokens,
                      kMostShardTokens);
