@@ -17,7 +17,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-std::string in_quotes(const fs::path& path) { return "'" + path.string() + "'"; }
+std::string in_quotes(const fs::path& path) { return fmt::format("'{}'", path.string()); }
 
 class DataCli : public testing::Test {
  protected:

@@ -359,7 +359,7 @@ TEST_F(Resume, OnAFullDiskKeepsWhatIsDoneAndGoesOnWithMoreSpace) {
   fs::create_directories(out);
   std::string files;
   for (const fs::path& input : inputs_) {
-    files += " '" + input.string() + "'";
+    files += fmt::format(" '{}'", input.string());
   }
   const std::string command = fmt::format(
       "data prepare --tokenizer '{}' --out '{}' --name x --shard-tokens 2000 --threads 2{}",
