@@ -3,17 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 
-#include <array>
 #include <csignal>
-#include <functional>
 
 #include "core/error.h"
 #include "core/random.h"
+#include "support/child.h"
 #include "support/errors.h"
 #include "support/shard_files.h"
 
@@ -250,27 +246,6 @@ TEST(FindShards, SaysWhatIsThereInstead) {
               AllOf(HasSubstr("f00"), HasSubstr("check the path")));
 }
 
-/// What `body` returns in a process of its own, which may limit or remount what it likes.
-std::string in_a_child(const std::function<std::string()>& body) {
-  std::array<int, 2> ends{};
-  EXPECT_EQ(pipe(ends.data()), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    const std::string said = body();
-    const bool sent = write(ends[1], said.data(), said.size()) >= 0;
-    _exit(sent ? 0 : 1);
-  }
-  close(ends[1]);
-  std::string said;
-  std::array<char, 4096> buffer{};
-  for (ssize_t count = 0; (count = read(ends[0], buffer.data(), buffer.size())) > 0;) {
-    said.append(buffer.data(), static_cast<std::size_t>(count));
-  }
-  close(ends[0]);
-  waitpid(child, nullptr, 0);
-  return said;
-}
-
 /// Writes a shard of 2 MB where there is less room, and says how that went.
 std::string write_too_much(const fs::path& folder) {
   const std::string message = message_of<FileError>([&] {
@@ -286,15 +261,7 @@ std::string write_too_much(const fs::path& folder) {
 TEST(ShardWriter, OnAFullDiskSaysSoAndLeavesNothing) {
   const TemporaryFolder folder;
   const std::string said = in_a_child([&]() -> std::string {
-    // A mount in a namespace of its own is seen by nobody else and goes with the process.
-    if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) {
-      return "no mount";
-    }
-    mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
-    if (mount("none", folder.path().c_str(), "tmpfs", 0, "size=512k") != 0) {
-      return "no mount";
-    }
-    return write_too_much(folder.path());
+    return mount_small(folder.path(), 512 * 1024) ? write_too_much(folder.path()) : "no mount";
   });
   if (said == "no mount") {
     GTEST_SKIP() << "a small file system cannot be mounted here";

@@ -40,16 +40,14 @@ void add_data_prepare(CLI::App& data) {
       ->allow_extra_args(false);
   command->add_option("--shard-tokens", config->shard_tokens, "tokens a shard")
       ->transform(as_quantity())
-      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command
       ->add_option("--val-tokens", config->validation_tokens,
                    "tokens of the validation shard; by default as many as any shard")
       ->transform(as_quantity())
-      ->check(CLI::PositiveNumber);
+      ->excludes("--val");
   command->add_option("--tokens", config->most_tokens, "stop after so many tokens in all")
-      ->transform(as_quantity())
-      ->check(CLI::PositiveNumber);
+      ->transform(as_quantity());
   add_threads_option(*command, config->threads);
   command->add_flag("--overwrite", config->overwrite, "remove the shards that are in the folder");
   add_corpus_options(*command, config->format, config->inputs);

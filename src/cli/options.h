@@ -1,6 +1,10 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -10,11 +14,24 @@
 // Options that several commands share.
 namespace carope {
 
-/// Lets an option take large numbers as people write them: 500k, 100M, 10B.
-inline CLI::AsNumberWithUnit as_quantity() {
-  static const std::map<std::string, std::int64_t> kUnits{
-      {"k", 1'000}, {"M", 1'000'000}, {"B", 1'000'000'000}};
-  return CLI::AsNumberWithUnit(kUnits, CLI::AsNumberWithUnit::CASE_SENSITIVE, "N[k|M|B]");
+/// Lets an option take large numbers as people write them: 500k, 1.5M, 10B.
+inline CLI::Validator as_quantity() {
+  const auto to_digits = [](std::string& text) -> std::string {
+    static const std::map<std::string, double> kUnits{
+        {"", 1.0}, {"k", 1e3}, {"M", 1e6}, {"B", 1e9}};
+    constexpr double kMost = 1e15;  // up to here every whole number is a double
+    const char* const end = text.data() + text.size();
+    double number = 0.0;
+    const auto [rest, error] = std::from_chars(text.data(), end, number);
+    const auto unit = kUnits.find(std::string(rest, end));
+    number *= unit == kUnits.end() ? 0.0 : unit->second;
+    if (error != std::errc() || !(number >= 1.0 && number <= kMost)) {
+      return fmt::format("{} is not possible; give 1 or more, e.g. 500k, 1.5M or 10B", text);
+    }
+    text = std::to_string(std::llround(number));
+    return "";
+  };
+  return {to_digits, "N[k|M|B]"};
 }
 
 inline CLI::Option* add_tokenizer_option(CLI::App& command, std::string& tokenizer) {
@@ -24,8 +41,7 @@ inline CLI::Option* add_tokenizer_option(CLI::App& command, std::string& tokeniz
 }
 
 inline void add_threads_option(CLI::App& command, int& threads) {
-  command.add_option("--threads", threads, "threads; by default all")
-      ->check(CLI::NonNegativeNumber);
+  command.add_option("--threads", threads, "threads; by default all");
 }
 
 /// How and what text is read.

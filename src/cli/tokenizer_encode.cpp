@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <iostream>
 #include <iterator>
@@ -11,6 +12,7 @@
 #include "core/file.h"
 #include "data/cache.h"
 #include "data/encoder.h"
+#include "data/inspect.h"
 #include "data/tokenizer.h"
 
 namespace carope {
@@ -64,10 +66,12 @@ void decode(const ConversionOptions& options) {
     }
     std::int64_t id = 0;
     const auto [next, error] = std::from_chars(at, end, id);
+    const char* const shown = at + std::min<std::ptrdiff_t>(40, end - at);
+    const std::string_view excerpt(at, std::find_if(at, shown, is_space));
     check<Error>(error == std::errc() && (next == end || is_space(*next)),
                  "byte {} of the input: '{}' is not a token number; numbers with spaces between "
                  "them are needed",
-                 at - input.data(), std::string(at, std::find_if(at, end, is_space)));
+                 at - input.data(), one_line(excerpt));
     text += tokenizer.text_of(id);
     at = next;
   }

@@ -43,7 +43,8 @@ void add_tokenizer_train(CLI::App& tokenizer) {
       "train", "Learns a byte-level BPE from text and saves it as a tokenizer.json");
   const auto options = std::make_shared<TrainOptions>();
   command->add_option("--vocab", options->vocabulary, "tokens: 256 bytes, merges and end of text")
-      ->required();
+      ->required()
+      ->check(CLI::Range(std::int64_t{257}, kLargestVocabulary));
   command->add_option("--out", options->out, "the file to write")->capture_default_str();
   add_threads_option(*command, options->threads);
   add_corpus_options(*command, options->format, options->inputs);

@@ -74,6 +74,28 @@ void make_folder(const std::filesystem::path& path) {
   }
 }
 
+std::int64_t size_of_file(const std::filesystem::path& path) {
+  require_file(path);
+  check<FileError>(std::filesystem::is_regular_file(path),
+                   "{} is a device or a pipe, a regular file is needed; write its content into one",
+                   path.string());
+  return static_cast<std::int64_t>(std::filesystem::file_size(path));
+}
+
+FolderLock::FolderLock(const std::filesystem::path& folder)
+    : file_(open_or_fail("open the folder", folder, O_RDONLY | O_DIRECTORY)) {
+  // Some file systems lock no folders: then there is no protection, but no obstacle either.
+  if (flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    close(file_);
+    throw FileError(
+        fmt::format("{} is being written by another process; wait until it has ended, or choose "
+                    "another folder",
+                    folder.string()));
+  }
+}
+
+FolderLock::~FolderLock() { close(file_); }
+
 std::string read_file(const std::filesystem::path& path) {
   require_file(path);
   std::ifstream file(path, std::ios::binary);

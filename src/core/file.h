@@ -16,6 +16,22 @@ void require_file(const std::filesystem::path& path);
 /// Makes a folder, and those above it, where they are missing.
 void make_folder(const std::filesystem::path& path);
 
+/// A file's bytes. Throws a FileError unless it is a regular file.
+std::int64_t size_of_file(const std::filesystem::path& path);
+
+/// Keeps a folder for this process alone as long as the object lives, however the process ends.
+class FolderLock {
+ public:
+  /// Throws a FileError if another process has it.
+  explicit FolderLock(const std::filesystem::path& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int file_;
+};
+
 /// The whole content of a file.
 std::string read_file(const std::filesystem::path& path);
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <exception>
@@ -12,12 +11,13 @@
 #include <utility>
 #include <vector>
 
+#include "core/context.h"
+
 namespace carope {
 
 /// Threads to work with where a user asks for `threads`; 0 asks for all that the machine has.
 inline std::size_t worker_count(int threads) {
-  return static_cast<std::size_t>(threads > 0 ? static_cast<unsigned>(threads)
-                                              : std::max(1u, std::thread::hardware_concurrency()));
+  return static_cast<std::size_t>(Context::cpu(threads).threads());
 }
 
 /// Turns a stream of items into results by many threads and hands the results on in the items'
@@ -79,10 +79,10 @@ void run_pipeline(std::size_t threads, const Produce& produce, const Work& work,
   };
 
   std::vector<std::jthread> workers;
-  for (std::size_t thread = 0; thread < threads; ++thread) {
-    workers.emplace_back(run_worker, thread);
-  }
   try {
+    for (std::size_t thread = 0; thread < threads; ++thread) {
+      workers.emplace_back(run_worker, thread);  // fails where the system allows no more threads
+    }
     std::unique_lock lock(mutex);
     while (true) {
       changed.wait(lock, [&] { return failure || running == 0 || results.contains(consumed); });

@@ -11,10 +11,10 @@ constexpr std::size_t kBatchBytes = std::size_t{1} << 20;
 
 CorpusStream::CorpusStream(std::vector<std::filesystem::path> inputs, CorpusFormat format)
     : inputs_(std::move(inputs)), format_(std::move(format)) {
-  for (const auto& input : inputs_) {
-    require_file(input);
-    sizes_.push_back(static_cast<std::int64_t>(std::filesystem::file_size(input)));
+  for (const auto& input : inputs_) {  // what can be refused is refused before hours are spent
+    sizes_.push_back(size_of_file(input));
     bytes_ += sizes_.back();
+    open_documents(input, format_);
   }
 }
 

@@ -23,7 +23,7 @@ struct CorpusBatch {
 /// The documents of several files, one after the other.
 class CorpusStream {
  public:
-  /// Throws at once if a file is missing.
+  /// Throws at once if a file is missing, or is by its beginning none that can be read.
   CorpusStream(std::vector<std::filesystem::path> inputs, CorpusFormat format);
 
   /// Bytes of all files, as they lie on disk.

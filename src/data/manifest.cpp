@@ -1,5 +1,6 @@
 #include "data/manifest.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -29,6 +30,13 @@ std::int64_t Manifest::documents(Split split) const {
   return sum(*this, split, &Output::documents);
 }
 
+std::size_t Manifest::used_inputs() const {
+  if (complete || shards.empty()) {
+    return complete ? inputs.size() : 0;
+  }
+  return std::min(inputs.size(), static_cast<std::size_t>(shards.back().end.input) + 1);
+}
+
 std::optional<std::string> Manifest::difference(const Manifest& other) const {
   const auto text = [](const auto& a, const auto& b, const char* what) {
     return a == b ? std::nullopt : std::optional(fmt::format("{}: {} instead of {}", what, b, a));
@@ -44,8 +52,11 @@ std::optional<std::string> Manifest::difference(const Manifest& other) const {
   compare(shard_tokens, other.shard_tokens, "tokens a shard");
   compare(validation_tokens, other.validation_tokens, "validation tokens");
   compare(most_tokens, other.most_tokens, "tokens in all");
-  compare(inputs.size(), other.inputs.size(), "number of inputs");
-  for (std::size_t i = 0; !found && i < inputs.size(); ++i) {
+  const std::size_t used = used_inputs();
+  if (complete || other.inputs.size() < used) {
+    compare(inputs.size(), other.inputs.size(), "number of inputs");
+  }
+  for (std::size_t i = 0; !found && i < used; ++i) {
     compare(inputs[i].path, other.inputs[i].path, "input");
     compare(inputs[i].bytes, other.inputs[i].bytes, "bytes of an input");
     compare(inputs[i].validation, other.inputs[i].validation, "an input for validation only");
@@ -87,7 +98,16 @@ void Manifest::save(const std::filesystem::path& folder) const {
       {"val", totals(Split::kValidation)},
       {"inputs", input_list},
       {"shards", shard_list}};
-  write_file(folder / kFile, file.dump(2) + "\n");
+  std::string text;
+  try {
+    text = file.dump(2) + "\n";
+  } catch (const Json::exception& error) {
+    throw FileError(
+        fmt::format("{} cannot be written: {}; names of files and settings must be "
+                    "UTF-8, rename or link what is not",
+                    (folder / kFile).string(), error.what()));
+  }
+  write_file(folder / kFile, text);
 }
 
 std::optional<Manifest> Manifest::load(const std::filesystem::path& folder) {

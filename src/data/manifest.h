@@ -50,7 +50,11 @@ struct Manifest {
   std::int64_t tokens(Split split) const;
   std::int64_t documents(Split split) const;
 
-  /// The first setting that differs, in words, if this is not the same work as `other`.
+  /// Inputs, from the first on, that have gone into the shards.
+  std::size_t used_inputs() const;
+
+  /// The first setting that differs, in words, if the shards are not a beginning of the work that
+  /// `other` describes.
   std::optional<std::string> difference(const Manifest& other) const;
 
   void save(const std::filesystem::path& folder) const;

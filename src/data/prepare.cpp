@@ -74,6 +74,7 @@ class ShardCutter {
   }
 
   const Manifest& manifest() const { return manifest_; }
+  void save() const { manifest_.save(folder_); }
   std::int64_t written() const { return written_; }
   bool full() const { return manifest_.most_tokens > 0 && written_ >= manifest_.most_tokens; }
 
@@ -161,15 +162,24 @@ class ShardCutter {
     manifest_.save(folder_);
   }
 
-  /// Gives the first tenth of a small corpus to validation and the rest to training.
+  /// Gives the first tenth of a small corpus, up to where a document ends, to validation and the
+  /// rest to training.
   void divide_only_shard() {
     const Manifest::Output whole = manifest_.shards.front();
     const Shard shard(folder_ / whole.file);
     const auto tokens = shard.tokens();
+    check<FileError>(tokens.size() > 1,
+                     "the inputs of {} are 1 token, too few to divide between validation and "
+                     "training; give more text, or a higher --tokens",
+                     folder_.string());
     const auto end_of_text = static_cast<TokenId>(manifest_.end_of_text);
-    const auto tenth = tokens.begin() + static_cast<std::ptrdiff_t>(tokens.size() / 10);
-    auto cut = std::find(tenth, tokens.end(), end_of_text);
-    cut = cut == tokens.end() || cut == tokens.begin() ? tenth : cut;
+    const auto after = [&](std::size_t count) {
+      return tokens.begin() + static_cast<std::ptrdiff_t>(std::max<std::size_t>(count, 1));
+    };
+    const auto tenth = after(tokens.size() / 10);
+    const auto half = after(tokens.size() / 2);
+    auto cut = std::find(tenth, half, end_of_text);
+    cut = cut == half ? tenth : cut;  // rather inside a document than most for validation
     // Until both are there, the manifest promises neither.
     manifest_.shards.clear();
     manifest_.save(folder_);
@@ -199,15 +209,23 @@ class ShardCutter {
 
 Manifest plan(const PrepareConfig& config, const Tokenizer& tokenizer) {
   check<ConfigError>(!config.inputs.empty(), "nothing to prepare: name at least one file of text");
+  check<ConfigError>(!config.folder.empty(), "no folder for the shards: name one");
   check<ConfigError>(config.shard_tokens > 0 && config.shard_tokens <= kMostShardTokens,
                      "shards of {} tokens are not possible; from 1 to {} are", config.shard_tokens,
                      kMostShardTokens);
+  check<ConfigError>(config.validation_tokens <= kMostShardTokens,
+                     "a validation shard of {} tokens is not possible; from 1 to {} are",
+                     config.validation_tokens, kMostShardTokens);
   check<ConfigError>(tokenizer.end_of_text().has_value(),
                      "{} has no {} token, which begins every document; use another tokenizer",
                      config.tokenizer.string(), kEndOfText);
   Manifest manifest;
-  const fs::path folder = fs::absolute(config.folder / "").parent_path();
+  const fs::path folder = fs::absolute(config.folder / "").lexically_normal().parent_path();
   manifest.name = config.name.empty() ? folder.filename().string() : config.name;
+  check<ConfigError>(manifest.name.find('/') == std::string::npos,
+                     "the name '{}' has a '/'; shards lie in the folder itself, name only what "
+                     "their files begin with",
+                     manifest.name);
   manifest.tokenizer_sha256 = tokenizer.fingerprint();
   manifest.vocabulary = tokenizer.size();
   manifest.end_of_text = *tokenizer.end_of_text();
@@ -217,38 +235,80 @@ Manifest plan(const PrepareConfig& config, const Tokenizer& tokenizer) {
       config.validation_tokens > 0 ? config.validation_tokens : config.shard_tokens;
   manifest.most_tokens = config.most_tokens;
   const auto add = [&](const fs::path& path, bool validation) {
-    require_file(path);
-    manifest.inputs.push_back(
-        {path.string(), validation, static_cast<std::int64_t>(fs::file_size(path)), ""});
+    manifest.inputs.push_back({path.string(), validation, size_of_file(path), ""});
   };
   for (const fs::path& path : config.validation) {
     add(path, true);
   }
   for (const fs::path& path : config.inputs) {
     add(path, false);
+    for (const fs::path& other : config.validation) {
+      check<ConfigError>(!fs::equivalent(path, other),
+                         "{} is named for validation and for training; a model must not be trained "
+                         "on what it is validated on, name it once",
+                         path.string());
+    }
   }
   return manifest;
 }
 
-/// What an earlier call has left of this work; an empty manifest's worth if nothing.
-Manifest go_on(const PrepareConfig& config, const Manifest& wanted) {
-  const auto is_shard = [](const fs::directory_entry& entry) {
-    return split_of(entry.path()).has_value();
-  };
-  if (config.overwrite) {
-    fs::remove(config.folder / "manifest.json");
-    std::vector<fs::directory_entry> old;
-    std::copy_if(fs::directory_iterator(config.folder), {}, std::back_inserter(old), is_shard);
-    for (const auto& entry : old) {
-      fs::remove(entry.path());
+void check_shard(const fs::path& path, std::int64_t expected) try {
+  const auto tokens = static_cast<std::int64_t>(Shard(path).tokens().size());
+  check<FileError>(tokens == expected, "{} has {} tokens, the manifest says {}", path.string(),
+                   tokens, expected);
+} catch (const FileError& error) {
+  throw FileError(
+      fmt::format("{}; it was finished before, so put it back, or give --overwrite to "
+                  "make all shards again",
+                  error.what()));
+}
+
+/// A folder's shards, finished or begun, whose names begin like this.
+std::vector<fs::path> shards_in(const fs::path& folder, const std::string& beginning) {
+  std::vector<fs::path> shards;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    fs::path finished = entry.path();
+    if (finished.extension() == ".part") {
+      finished.replace_extension();
     }
+    if (split_of(finished) && finished.filename().string().starts_with(beginning)) {
+      shards.push_back(entry.path());
+    }
+  }
+  return shards;
+}
+
+/// Shards of an earlier call that was stopped before it could note them.
+std::vector<fs::path> unnoted_shards(const fs::path& folder, const Manifest& earlier) {
+  std::vector<fs::path> shards = shards_in(folder, earlier.name + "_");
+  for (const Manifest::Output& noted : earlier.shards) {
+    std::erase(shards, folder / noted.file);
+  }
+  return shards;
+}
+
+void remove_all(const std::vector<fs::path>& files) {
+  for (const fs::path& file : files) {
+    fs::remove(file);
+  }
+}
+
+/// What an earlier call has left of this work; an empty manifest's worth if nothing.
+Manifest go_on(const PrepareConfig& config, Manifest wanted) {
+  if (config.overwrite) {
+    // Without a manifest nothing takes what is left of the old shards for the new ones.
+    fs::remove(config.folder / "manifest.json");
+    remove_all(shards_in(config.folder, ""));
     return wanted;
   }
-  const auto earlier = Manifest::load(config.folder);
+  auto earlier = Manifest::load(config.folder);
+  if (earlier && !earlier->complete) {
+    remove_all(unnoted_shards(config.folder, *earlier));
+    earlier = earlier->shards.empty() ? std::nullopt : earlier;
+  }
   if (!earlier) {
-    const bool taken = std::any_of(fs::directory_iterator(config.folder), {}, is_shard);
     check<FileError>(
-        !taken,
+        shards_in(config.folder, "").empty(),
         "{} holds shards that are not of this program's making; choose another folder, "
         "or give --overwrite to remove them",
         config.folder.string());
@@ -261,30 +321,37 @@ Manifest go_on(const PrepareConfig& config, const Manifest& wanted) {
         config.folder.string(), *difference));
   }
   for (const Manifest::Output& shard : earlier->shards) {
-    const auto tokens =
-        static_cast<std::int64_t>(Shard(config.folder / shard.file).tokens().size());
-    check<FileError>(tokens == shard.tokens,
-                     "{} has {} tokens, the manifest says {}; give --overwrite to make all again",
-                     (config.folder / shard.file).string(), tokens, shard.tokens);
+    check_shard(config.folder / shard.file, shard.tokens);
   }
-  return *earlier;
+  if (earlier->complete) {
+    return *earlier;
+  }
+  // Inputs that no finished shard has used may have been repaired, so `wanted` says what they are.
+  for (std::size_t i = 0; i < earlier->used_inputs(); ++i) {
+    wanted.inputs[i].sha256 = earlier->inputs[i].sha256;
+  }
+  wanted.shards = earlier->shards;
+  return wanted;
 }
 
 }  // namespace
 
 Manifest prepare(const PrepareConfig& config) {
   const Tokenizer tokenizer = Tokenizer::load(config.tokenizer);
-  const Manifest wanted = plan(config, tokenizer);
-  make_folder(config.folder);
-  ShardCutter cutter(config.folder, go_on(config, wanted));
-  if (cutter.manifest().complete) {
-    return cutter.manifest();
-  }
-  copy_tokenizer(config.tokenizer, config.folder / "tokenizer");
-
+  const std::size_t threads = worker_count(config.threads);
+  Manifest wanted = plan(config, tokenizer);
   std::vector<fs::path> inputs = config.validation;
   inputs.insert(inputs.end(), config.inputs.begin(), config.inputs.end());
   CorpusStream corpus(inputs, config.format);
+  make_folder(config.folder);
+  const FolderLock lock(config.folder);
+  ShardCutter cutter(config.folder, go_on(config, std::move(wanted)));
+  if (cutter.manifest().complete) {
+    return cutter.manifest();
+  }
+  cutter.save();  // before any shard, so that the next call knows them for its own
+  copy_tokenizer(config.tokenizer, config.folder / "tokenizer");
+
   corpus.on_open(
       [&](std::size_t input) { cutter.note_input(input, sha256_of_file(inputs[input])); });
   CorpusPlace begin;
@@ -294,7 +361,6 @@ Manifest prepare(const PrepareConfig& config) {
   }
 
   Progress progress("Encoding", corpus.bytes(), "B");
-  const std::size_t threads = worker_count(config.threads);
   std::vector<std::unique_ptr<Encoder>> encoders;
   for (std::size_t i = 0; i < threads; ++i) {
     encoders.push_back(std::make_unique<Encoder>(tokenizer));

@@ -101,6 +101,7 @@ class Tokenizer {
 void save_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& path);
 
 /// Copies the files that `Tokenizer::load(path)` reads into a folder, from which they load again.
+/// Another tokenizer's files there are removed.
 void copy_tokenizer(const std::filesystem::path& path, const std::filesystem::path& folder);
 
 }  // namespace carope

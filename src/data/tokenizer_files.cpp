@@ -16,6 +16,13 @@ struct FilePair {
 };
 constexpr FilePair kPairs[] = {{"vocab.bpe", "encoder.json"}, {"merges.txt", "vocab.json"}};
 
+bool is_tokenizer_file(const std::string& name) {
+  return name == "tokenizer.json" || name.ends_with(".tiktoken") ||
+         std::any_of(std::begin(kPairs), std::end(kPairs), [&](const FilePair& pair) {
+           return name == pair.merges || name == pair.vocabulary;
+         });
+}
+
 /// The files behind a path that a user names: one, or merges and vocabulary.
 std::vector<fs::path> files_of(const fs::path& path) {
   std::error_code ignored;
@@ -73,9 +80,21 @@ Tokenizer Tokenizer::load(const fs::path& path) {
 }
 
 void copy_tokenizer(const fs::path& path, const fs::path& folder) {
-  fs::create_directories(folder);
+  std::map<std::string, std::string> contents;
   for (const fs::path& file : files_of(path)) {
-    write_file(folder / file.filename(), read_file(file));
+    contents.emplace(file.filename().string(), read_file(file));
+  }
+  make_folder(folder);
+  // What is there of another tokenizer might be found first.
+  const std::vector<fs::directory_entry> old(fs::directory_iterator(folder), {});
+  for (const fs::directory_entry& entry : old) {
+    const std::string name = entry.path().filename().string();
+    if (is_tokenizer_file(name) && !contents.contains(name)) {
+      fs::remove(entry.path());
+    }
+  }
+  for (const auto& [name, content] : contents) {
+    write_file(folder / name, content);
   }
 }
 
