@@ -8,9 +8,9 @@
 #include <iostream>
 #include <thread>
 
-#include "data/corpus.h"
-#include "data/encoder.h"
-#include "data/tokenizer.h"
+#include "data/corpus/corpus.h"
+#include "data/tokenizer/encoder.h"
+#include "data/tokenizer/tokenizer.h"
 
 namespace carope {
 namespace {

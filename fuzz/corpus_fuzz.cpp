@@ -1,7 +1,7 @@
 // Any bytes are a corpus or a FileError; documents hold what the file holds, however it arrives.
 //
 // The first byte of an input chooses what the rest is: see Choice.
-#include "data/corpus.h"
+#include "data/corpus/corpus.h"
 
 #include <nlohmann/json.hpp>
 

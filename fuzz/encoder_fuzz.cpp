@@ -1,9 +1,9 @@
 // Any bytes become the tokens that the definition of BPE gives them, and those become the bytes.
-#include "data/encoder.h"
+#include "data/tokenizer/encoder.h"
 
 #include <algorithm>
 
-#include "data/pretokenizer.h"
+#include "data/tokenizer/pretokenizer.h"
 #include "support.h"
 
 namespace carope::fuzz {

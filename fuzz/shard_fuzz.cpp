@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "data/inspect.h"
-#include "data/shard.h"
+#include "data/shards/inspect.h"
+#include "data/shards/shard.h"
 #include "support.h"
 #include "support/folder.h"
 

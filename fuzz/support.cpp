@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <regex>
 
-#include "data/pretokenizer.h"
+#include "data/tokenizer/pretokenizer.h"
 
 namespace carope::fuzz {
 

@@ -6,9 +6,9 @@
 // that inputs can be small.
 #include <openssl/evp.h>
 
-#include "data/byte_alphabet.h"
-#include "data/encoder.h"
-#include "data/tokenizer_formats.h"
+#include "data/tokenizer/byte_alphabet.h"
+#include "data/tokenizer/encoder.h"
+#include "data/tokenizer/tokenizer_formats.h"
 #include "support.h"
 
 namespace carope::fuzz {

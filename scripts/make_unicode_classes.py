@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Prints src/data/unicode_classes.inc: which code points are letters (\\p{L}) and numbers (\\p{N}).
+"""Prints src/data/tokenizer/unicode_classes.inc: which code points are letters (\\p{L}) and numbers (\\p{N}).
 
 The classes are those of Unicode 16.0, which current releases of tiktoken and of Hugging Face tokenizers both use; a
 later Unicode would split text in newly encoded scripts differently from them.
 
     pip install tokenizers==0.23.3
-    python3 scripts/make_unicode_classes.py > src/data/unicode_classes.inc
+    python3 scripts/make_unicode_classes.py > src/data/tokenizer/unicode_classes.inc
 """
 
 from tokenizers import Regex, pre_tokenizers

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "data/loader.h"
+#include "data/loader/loader.h"
 #include "support/shard_files.h"
 #include "support/tokens.h"
 #include "train/optimizer.h"

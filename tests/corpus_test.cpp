@@ -6,7 +6,7 @@
 #include <latch>
 #include <nlohmann/json.hpp>
 
-#include "data/pretokenizer.h"
+#include "data/tokenizer/pretokenizer.h"
 #include "support/corpus_files.h"
 
 namespace carope::test {

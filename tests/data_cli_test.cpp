@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 
 #include "core/file.h"
-#include "data/parquet.h"
+#include "data/corpus/parquet.h"
 #include "support/prepared_folder.h"
 #include "support/program.h"
 

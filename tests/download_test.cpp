@@ -1,9 +1,8 @@
 // Downloads from a server that drops connections, lies about lengths and serves ranges.
-#include "data/download.h"
+#include "data/fetch/download.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 
 #include "core/file.h"
 #include "core/hash.h"
+#include "support/child.h"
 #include "support/errors.h"
 #include "support/http_server.h"
 #include "support/scratch.h"
@@ -391,7 +391,7 @@ TEST_F(Downloads, GoOnAfterADiskWasFull) {
   make_folder(path_.parent_path());
   const pid_t child = fork();
   if (child == 0) {
-    if (!mount_small_disk(path_.parent_path())) {
+    if (!mount_small(path_.parent_path(), 65'536)) {
       _exit(kNotPossible);
     }
     const HttpServer server({{kPath, {content_}}});
@@ -400,7 +400,7 @@ TEST_F(Downloads, GoOnAfterADiskWasFull) {
                       HasSubstr("free some space"), HasSubstr("the next run goes on from there")));
     EXPECT_EQ(server.requests().size(), 1U);
     EXPECT_EQ(std::filesystem::file_size(part_), 65'536U);
-    mount("none", path_.parent_path().c_str(), nullptr, MS_REMOUNT, "size=1m");
+    ASSERT_TRUE(resize_mounted(path_.parent_path(), 1 << 20));
     download(known(server), kFast);
     expect_fetched();
     EXPECT_THAT(server.ranges(kPath), ElementsAre("", "bytes=65536-"));

@@ -11,8 +11,8 @@
 
 #include "core/file.h"
 #include "core/hash.h"
-#include "data/cache.h"
-#include "data/remote.h"
+#include "data/fetch/cache.h"
+#include "data/fetch/remote.h"
 #include "support/errors.h"
 #include "support/http_server.h"
 #include "support/program.h"

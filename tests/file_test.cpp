@@ -14,6 +14,7 @@
 #include "core/hash.h"
 #include "core/progress.h"
 #include "support/child.h"
+#include "support/errors.h"
 #include "support/folder.h"
 
 namespace carope::test {

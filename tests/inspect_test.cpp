@@ -1,5 +1,5 @@
 // What is counted of a shard, against a count by hand.
-#include "data/inspect.h"
+#include "data/shards/inspect.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The stream of batches, against a reading of the same tokens that is as plain as can be.
-#include "data/loader.h"
+#include "data/loader/loader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <set>
 
 #include "core/random.h"
-#include "data/permutation.h"
+#include "data/loader/permutation.h"
 #include "ops/sequence.h"
 #include "support/errors.h"
 #include "support/shard_files.h"

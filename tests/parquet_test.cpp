@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/file.h"
-#include "data/parquet.h"
+#include "data/corpus/parquet.h"
 #include "support/corpus_files.h"
 
 namespace carope::test {

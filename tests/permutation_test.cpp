@@ -1,5 +1,5 @@
 // A shuffled epoch's order: every number once, and nothing else to be said about it.
-#include "data/permutation.h"
+#include "data/loader/permutation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

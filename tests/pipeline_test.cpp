@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "support/child.h"
+#include "support/errors.h"
 #include "support/folder.h"
 
 namespace carope::test {

@@ -12,8 +12,9 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/random.h"
-#include "data/prepare.h"
+#include "data/shards/prepare.h"
 #include "support/child.h"
+#include "support/errors.h"
 #include "support/prepared_folder.h"
 #include "support/program.h"
 

@@ -1,5 +1,5 @@
 // Token shards against the simplest way of making them: every document's tokens, one after another.
-#include "data/prepare.h"
+#include "data/shards/prepare.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,8 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "data/parquet.h"
+#include "data/corpus/parquet.h"
+#include "support/errors.h"
 #include "support/prepared_folder.h"
 
 namespace carope::test {

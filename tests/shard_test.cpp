@@ -1,5 +1,5 @@
 // Token shards: their bytes, and every way in which a file can fail to be one.
-#include "data/shard.h"
+#include "data/shards/shard.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

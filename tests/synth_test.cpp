@@ -1,4 +1,4 @@
-#include "data/synth.h"
+#include "data/synth/synth.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
-#include "data/pretokenizer.h"
+#include "data/tokenizer/pretokenizer.h"
 #include "support/program.h"
 #include "support/school_book.h"
 

@@ -1,6 +1,6 @@
 // The tokenizer against tiktoken and Hugging Face tokenizers: tests/golden/make_tokens.py has them
 // encode the same texts.
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
-#include "data/corpus.h"
-#include "data/encoder.h"
+#include "data/corpus/corpus.h"
+#include "data/tokenizer/encoder.h"
 #include "support/folder.h"
 
 namespace carope::test {

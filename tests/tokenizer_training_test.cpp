@@ -1,13 +1,13 @@
 // Training a tokenizer, against the trainer of Hugging Face tokenizers, which learned
 // tests/data/small/tokenizer.json from the text beside it (tests/golden/make_tokens.py).
-#include "data/tokenizer_training.h"
+#include "data/tokenizer/tokenizer_training.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/error.h"
 #include "core/file.h"
-#include "data/encoder.h"
+#include "data/tokenizer/encoder.h"
 #include "support/folder.h"
 
 namespace carope::test {

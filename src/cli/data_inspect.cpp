@@ -6,11 +6,11 @@
 
 #include "cli/commands.h"
 #include "cli/options.h"
-#include "data/cache.h"
-#include "data/inspect.h"
-#include "data/manifest.h"
-#include "data/shard.h"
-#include "data/tokenizer.h"
+#include "data/fetch/cache.h"
+#include "data/shards/inspect.h"
+#include "data/shards/manifest.h"
+#include "data/shards/shard.h"
+#include "data/tokenizer/tokenizer.h"
 #include "report/table.h"
 
 namespace carope {

@@ -5,8 +5,8 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "core/progress.h"
-#include "data/cache.h"
-#include "data/prepare.h"
+#include "data/fetch/cache.h"
+#include "data/shards/prepare.h"
 
 namespace carope {
 namespace {

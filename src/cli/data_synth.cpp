@@ -6,8 +6,8 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "core/progress.h"
-#include "data/cache.h"
-#include "data/synth.h"
+#include "data/fetch/cache.h"
+#include "data/synth/synth.h"
 
 namespace carope {
 namespace {

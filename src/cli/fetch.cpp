@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 
-#include <cmath>
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "core/progress.h"
-#include "data/cache.h"
-#include "data/remote.h"
+#include "data/fetch/cache.h"
+#include "data/fetch/remote.h"
 
 namespace carope {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 struct FetchOptions {
   std::string name, base_url;
   std::filesystem::path cache;
-  double tokens = 0;  // 0: all
+  std::int64_t tokens = 0;  // 0: all
 
   std::filesystem::path folder() const { return cache.empty() ? cache_folder() : cache; }
 };
@@ -46,7 +46,7 @@ void print_next_command(const FetchOptions& options, const RemoteFiles& remote) 
       "gpt2):\n\n  carope data prepare --tokenizer gpt2 --out {}",
       options.name);
   if (options.tokens > 0) {
-    fmt::print(" --tokens {:.0f}", options.tokens);
+    fmt::print(" --tokens {}", options.tokens);
   }
   for (const Download& file : remote.files) {
     fmt::print(" '{}'", file.path.string());
@@ -79,12 +79,9 @@ void add_data_fetch(CLI::App& data) {
   command
       ->add_option("--tokens", options->tokens,
                    "only the files that hold the first so many tokens, e.g. 500M; suffixes k, M, B")
-      ->transform(
-          CLI::AsNumberWithUnit(std::map<std::string, double>{{"k", 1e3}, {"M", 1e6}, {"B", 1e9}}))
-      ->check(CLI::Range(1.0, 1e15));
+      ->transform(as_quantity());
   command->callback([options] {
-    const auto tokens = options->tokens > 0 ? std::optional(std::llround(options->tokens))
-                                            : std::optional<long long>{};
+    const auto tokens = options->tokens > 0 ? std::optional(options->tokens) : std::nullopt;
     const RemoteFiles remote = fineweb_edu(options->folder(), options->base_url, tokens);
     run("fineweb-edu sample-10BT", remote);
     print_next_command(*options, remote);

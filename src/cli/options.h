@@ -9,7 +9,7 @@
 #include <map>
 #include <string>
 
-#include "data/corpus.h"
+#include "data/corpus/corpus.h"
 
 // Options that several commands share.
 namespace carope {

@@ -10,10 +10,10 @@
 #include "cli/options.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "data/cache.h"
-#include "data/encoder.h"
-#include "data/inspect.h"
-#include "data/tokenizer.h"
+#include "data/fetch/cache.h"
+#include "data/shards/inspect.h"
+#include "data/tokenizer/encoder.h"
+#include "data/tokenizer/tokenizer.h"
 
 namespace carope {
 namespace {

@@ -6,7 +6,7 @@
 #include "cli/options.h"
 #include "core/file.h"
 #include "core/progress.h"
-#include "data/tokenizer_training.h"
+#include "data/tokenizer/tokenizer_training.h"
 
 namespace carope {
 namespace {

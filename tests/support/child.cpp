@@ -1,5 +1,6 @@
 #include "support/child.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
@@ -8,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <fstream>
 #include <system_error>
 
 namespace carope::test {
@@ -38,8 +40,16 @@ std::string in_a_child(const std::function<std::string()>& body) {
 
 bool mount_small(const std::string& folder, std::size_t bytes) {
   // A mount in a namespace of its own is seen by nobody else and goes with the process.
-  if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) {
-    return false;
+  const std::string user = fmt::format("0 {} 1", getuid());
+  const std::string group = fmt::format("0 {} 1", getgid());
+  if (unshare(CLONE_NEWNS) != 0) {
+    if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) {
+      return false;
+    }
+    // Without a name of its own in there, the user owns nothing, not even the folder.
+    std::ofstream("/proc/self/setgroups") << "deny";
+    std::ofstream("/proc/self/uid_map") << user;
+    std::ofstream("/proc/self/gid_map") << group;
   }
   mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
   return mount("none", folder.c_str(), "tmpfs", 0, ("size=" + std::to_string(bytes)).c_str()) == 0;

@@ -13,7 +13,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
-#include "data/corpus.h"
+#include "data/corpus/corpus.h"
 #include "support/errors.h"
 #include "support/folder.h"
 

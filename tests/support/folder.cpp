@@ -1,10 +1,5 @@
 #include "support/folder.h"
 
-#include <fmt/format.h>
-#include <sched.h>
-#include <sys/mount.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
@@ -28,21 +23,6 @@ TemporaryFolder::~TemporaryFolder() {
 std::filesystem::path write_bytes(const std::filesystem::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
   return path;
-}
-
-bool mount_small_disk(const std::filesystem::path& folder) {
-  const std::string user = fmt::format("0 {} 1", getuid());
-  const std::string group = fmt::format("0 {} 1", getgid());
-  if (unshare(CLONE_NEWNS) != 0) {
-    if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) {
-      return false;
-    }
-    std::ofstream("/proc/self/setgroups") << "deny";
-    std::ofstream("/proc/self/uid_map") << user;
-    std::ofstream("/proc/self/gid_map") << group;
-  }
-  return mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-         mount("none", folder.c_str(), "tmpfs", 0, "size=64k") == 0;
 }
 
 }  // namespace carope::test

@@ -23,8 +23,4 @@ class TemporaryFolder {
 /// Writes a file without the code under test; returns its path.
 std::filesystem::path write_bytes(const std::filesystem::path& path, const std::string& bytes);
 
-/// Gives this process a file system of 64 kB at `folder` that no other process sees; false where
-/// that is not allowed.
-bool mount_small_disk(const std::filesystem::path& folder);
-
 }  // namespace carope::test

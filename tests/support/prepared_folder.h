@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "data/encoder.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/encoder.h"
+#include "data/tokenizer/tokenizer.h"
 #include "support/corpus_files.h"
 #include "support/folder.h"
 
