@@ -33,7 +33,7 @@ class DataCli : public testing::Test {
 
   /// What is said of files that cannot be prepared. It leaves no shard, and returns 1.
   std::string complaint(const std::string& arguments) const {
-    const Ended ended = prepare(arguments + " --shard-tokens 1");
+    const Ended ended = prepare(arguments + " --shard-tokens 100");
     EXPECT_EQ(ended.status, 1) << ended.output;
     EXPECT_THAT(ended.output, StartsWith("carope: "));
     return ended.output;

@@ -139,17 +139,17 @@ TEST_F(Resume, RefusesOtherSettings) {
               HasSubstr("validation tokens: 5 instead of 2000"));
   EXPECT_THAT(refusal_with([](Config& c) { c.most_tokens = 9000; }),
               HasSubstr("tokens in all: 9000 instead of 0"));
-  EXPECT_THAT(refusal_with([](Config& c) { c.name = "y"; }), HasSubstr("name: y instead of x"));
-  EXPECT_THAT(refusal_with([](Config& c) { c.format.text_field = "id"; }),
+  EXPECT_THAT(refusal_with([](Config& c) { c.name = std::string("y"); }),
+              HasSubstr("name: y instead of x"));
+  EXPECT_THAT(refusal_with([](Config& c) { c.format.text_field = std::string("id"); }),
               HasSubstr("text field: id instead of text"));
-  EXPECT_THAT(refusal_with([](Config& c) { c.format.delimiter = "--"; }),
+  EXPECT_THAT(refusal_with([](Config& c) { c.format.delimiter = std::string("--"); }),
               HasSubstr("delimiter: -- instead of "));
   EXPECT_THAT(refusal_with([](Config& c) { std::swap(c.inputs[0], c.inputs[1]); }),
               HasSubstr("input: "));
   EXPECT_THAT(refusal_with([](Config& c) {
-                std::swap(c.validation, c.inputs);
-                c.inputs = {c.validation.back()};
-                c.validation.pop_back();
+                c.validation = {c.inputs.front()};
+                c.inputs.erase(c.inputs.begin());
               }),
               HasSubstr("an input for validation only: true instead of false"));
   save_tokenizer(Tokenizer({Tokenizer::load(kSmallTokenizer).definition().tokens,
