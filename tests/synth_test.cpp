@@ -16,6 +16,7 @@
 #include "core/file.h"
 #include "core/hash.h"
 #include "data/tokenizer/pretokenizer.h"
+#include "support/folder.h"
 #include "support/program.h"
 #include "support/school_book.h"
 
@@ -257,24 +258,19 @@ TEST(SchoolBookReader, FollowsWhatChanges) {
 
 class SynthFiles : public testing::Test {
  protected:
-  void SetUp() override { std::filesystem::create_directories(folder_); }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
   Ended synth(const std::string& arguments) const { return run("data synth " + arguments); }
   /// What is left in the folder.
   std::vector<std::string> files() const {
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
       names.push_back(entry.path().filename());
     }
     return names;
   }
 
  private:
-  std::filesystem::path folder_ = std::filesystem::path(testing::TempDir()) /
-                                  ("carope_synth_" + std::to_string(getpid()) + "_" +
-                                   testing::UnitTest::GetInstance()->current_test_info()->name());
+  const TemporaryFolder folder_;
 };
 
 TEST_F(SynthFiles, AreTheSameForAnyNumberOfThreads) {
@@ -345,7 +341,12 @@ TEST(SynthCorpus, StopsAtTheFirstDocumentThatReachesTheAmount) {
 TEST_F(SynthFiles, AmountsHaveSuffixes) {
   const Ended ended = synth("--tokens 20k --out " + path("a.txt"));
   EXPECT_EQ(ended.status, 0);
-  EXPECT_THAT(ended.output, AllOf(HasSubstr("a.txt: "), HasSubstr("words and marks")));
+  EXPECT_THAT(ended.output, AllOf(HasSubstr("a.txt: "), HasSubstr(" tokens\n")));
+  // A small tokenizer cuts words, so that fewer documents have as many tokens.
+  const Ended counted = synth(
+      "--tokens 20k --tokenizer '" CAROPE_SOURCE_DIR "/tests/data/small' --out " + path("c.txt"));
+  EXPECT_EQ(counted.status, 0);
+  EXPECT_LT(std::filesystem::file_size(path("c.txt")), std::filesystem::file_size(path("a.txt")));
   EXPECT_THAT(synth("--bytes 2M --out " + path("b.txt")).output, HasSubstr("2.0"));
   EXPECT_GE(std::filesystem::file_size(path("b.txt")), 2'000'000U);
   EXPECT_LT(std::filesystem::file_size(path("b.txt")), 2'040'000U);
@@ -360,8 +361,8 @@ TEST_F(SynthFiles, BadOptionsAreRefusedAndNothingIsWritten) {
   const std::string out = " --out " + path("a.txt");
   EXPECT_THAT(refused("--bytes 10k --tokens 10k" + out),
               AllOf(HasSubstr("--bytes"), HasSubstr("excludes"), HasSubstr("--tokens")));
-  EXPECT_THAT(refused("--documents 0" + out), HasSubstr("0 documents; ask for 1"));
-  EXPECT_THAT(refused("--documents -4" + out), HasSubstr("-4 documents; ask for 1"));
+  EXPECT_THAT(refused("--documents 0" + out), HasSubstr("--documents: 0 is not possible"));
+  EXPECT_THAT(refused("--documents -4" + out), HasSubstr("--documents: -4 is not possible"));
   EXPECT_THAT(refused("--bytes 12q" + out), AllOf(HasSubstr("--bytes"), HasSubstr("q")));
   EXPECT_THAT(refused("--threads -1" + out), HasSubstr("threads = -1"));
   EXPECT_THAT(refused("--seed x" + out), HasSubstr("--seed"));
