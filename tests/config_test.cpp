@@ -9,6 +9,7 @@
 
 #include "model/gpt.h"
 #include "support/tokens.h"
+#include "train/run_config.h"
 
 namespace carope::test {
 namespace {
@@ -123,11 +124,16 @@ TEST(Config, TokensOutsideTheVocabulary) {
   EXPECT_THROW(model.loss(ctx, data.view(), a), ShapeError);
 }
 
+GptConfig load_model(const std::filesystem::path& path) {
+  Settings settings = load_settings(path, run_sections());
+  return read_model(settings);
+}
+
 class ConfigFile : public testing::Test {
  protected:
   std::string refusal_of_file(const std::string& text) {
     std::ofstream(path_) << text;
-    return refusal([&] { load_config(path_); });
+    return refusal([&] { load_model(path_); });
   }
   void TearDown() override { std::filesystem::remove(path_); }
 
@@ -136,9 +142,8 @@ class ConfigFile : public testing::Test {
 };
 
 TEST_F(ConfigFile, BadFilesSayWhatAndWhere) {
-  EXPECT_THAT(refusal([] { load_config("/nowhere/model.toml"); }),
-              HasSubstr("/nowhere/model.toml"));
-  EXPECT_THAT(refusal([] { load_config("/"); }), HasSubstr("no such configuration file"));
+  EXPECT_THAT(refusal([] { load_model("/nowhere/model.toml"); }), HasSubstr("/nowhere/model.toml"));
+  EXPECT_THAT(refusal([] { load_model("/"); }), HasSubstr("no such configuration file"));
   EXPECT_THAT(refusal_of_file("[model\nlayers = 2"), HasSubstr(path_.string() + ":1"));
   EXPECT_THAT(refusal_of_file("[model]\nlayer = 2"), HasSubstr("did you mean 'layers'"));
   EXPECT_THAT(refusal_of_file("[modle]\nlayers = 2"), HasSubstr("did you mean 'model'"));
@@ -152,7 +157,7 @@ TEST_F(ConfigFile, BadFilesSayWhatAndWhere) {
 TEST_F(ConfigFile, TheFileWins) {
   std::ofstream(path_) << "[model]\nlayers = 3\nheads = 2\nwidth = 24\n[position]\nencoding = "
                           "\"rope\"\nbase = 500\n";
-  const GptConfig config = load_config(path_);
+  const GptConfig config = load_model(path_);
   EXPECT_EQ(config.layers, 3);
   EXPECT_EQ(config.width, 24);
   EXPECT_EQ(config.vocabulary, 50304);
@@ -161,7 +166,7 @@ TEST_F(ConfigFile, TheFileWins) {
 }
 
 std::int64_t parameters_of(const std::string& file) {
-  GptConfig config = load_config(std::filesystem::path(CAROPE_SOURCE_DIR) / "configs" / file);
+  GptConfig config = load_model(std::filesystem::path(CAROPE_SOURCE_DIR) / "configs" / file);
   const auto encoding = make_encoding("none", config.shape(), {}, {});
   std::int64_t count = 0;
   lay_out_weights(config, *encoding, [&](const ParameterSpec& spec) {
@@ -169,6 +174,17 @@ std::int64_t parameters_of(const std::string& file) {
     return Tensor{};
   });
   return count;
+}
+
+TEST(Models, HaveThePapersRecipe) {
+  for (const std::string name : {"paper-tiny.toml", "paper-small.toml"}) {
+    const RunConfig run = read_run(
+        load_settings(std::filesystem::path(CAROPE_SOURCE_DIR) / "configs" / name, run_sections()));
+    EXPECT_EQ(run.steps(), 19000);
+    EXPECT_EQ(run.train.warmup_steps, 750);
+    EXPECT_EQ(run.rows_a_step(), 1024);
+    EXPECT_EQ(parameters_of(name), parameters_of("gpt" + name.substr(5)));
+  }
 }
 
 TEST(Models, HaveThePapersSizes) {

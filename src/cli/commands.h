@@ -5,6 +5,7 @@
 // One function a command, each in a file of its own: it adds the command and says what to run.
 namespace carope {
 
+void add_config(CLI::App& app);
 void add_data(CLI::App& app);
 void add_data_fetch(CLI::App& data);
 void add_data_inspect(CLI::App& data);
@@ -18,5 +19,6 @@ void add_tokenizer_decode(CLI::App& tokenizer);
 void add_tokenizer_encode(CLI::App& tokenizer);
 void add_tokenizer_fetch(CLI::App& tokenizer);
 void add_tokenizer_train(CLI::App& tokenizer);
+void add_train(CLI::App& app);
 
 }  // namespace carope

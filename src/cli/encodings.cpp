@@ -6,6 +6,7 @@
 #include "model/config.h"
 #include "position/registry.h"
 #include "report/table.h"
+#include "train/run_config.h"
 
 namespace carope {
 namespace {
@@ -29,7 +30,8 @@ void add_encodings(CLI::App& app) {
   auto path = std::make_shared<std::string>();
   command->add_option("--config", *path, "a model's TOML file; without it, the default model");
   command->callback([path] {
-    const GptConfig config = path->empty() ? GptConfig{} : load_config(*path);
+    Settings settings = path->empty() ? Settings{} : load_settings(*path, run_sections());
+    const GptConfig config = read_model(settings);
     fmt::print("{} layers, {} heads, width {}, length {}\n\n", config.layers, config.heads,
                config.width, config.length);
     Table table({"encoding", "parameters", "longest input", "decode state, bytes a layer"});

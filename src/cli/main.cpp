@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "core/error.h"
 #include "core/options.h"
+#include "core/version.h"
 
 namespace {
 
@@ -33,13 +34,15 @@ void check_commands(const CLI::App& app, int argc, char** argv) {
 int main(int argc, char** argv) {
   CLI::App app("Trains GPT-2-class language models with pluggable positional encodings.");
   app.name("carope");
-  app.set_version_flag("--version", CAROPE_VERSION);
+  app.set_version_flag("--version", std::string(carope::version()));
   app.require_subcommand(1);
+  carope::add_config(app);
   carope::add_data(app);
   carope::add_demo(app);
   carope::add_devices(app);
   carope::add_encodings(app);
   carope::add_tokenizer(app);
+  carope::add_train(app);
   try {
     check_commands(app, argc, argv);
     CLI11_PARSE(app, argc, argv);

@@ -39,61 +39,52 @@ std::string nearest(const std::string& word, std::span<const std::string> candid
 }
 
 bool OptionReader::flag(const std::string& key, bool fallback) {
-  const OptionValue* value = find(key);
-  if (value == nullptr) {
-    return fallback;
-  }
-  if (const bool* held = std::get_if<bool>(value)) {
+  const OptionValue& value = find(key, fallback);
+  if (const bool* held = std::get_if<bool>(&value)) {
     return *held;
   }
-  refuse(key, *value, "true or false");
+  refuse(key, value, "true or false");
 }
 
 std::int64_t OptionReader::integer(const std::string& key, std::int64_t fallback,
                                    std::int64_t lowest, std::int64_t highest) {
-  const OptionValue* value = find(key);
-  if (value == nullptr) {
-    return fallback;
-  }
-  const auto* held = std::get_if<std::int64_t>(value);
+  const OptionValue& value = find(key, fallback);
+  const auto* held = std::get_if<std::int64_t>(&value);
   if (held == nullptr || *held < lowest || *held > highest) {
-    refuse(key, *value, fmt::format("a whole number from {} to {}", lowest, highest));
+    refuse(key, value, fmt::format("a whole number from {} to {}", lowest, highest));
   }
   return *held;
 }
 
 double OptionReader::number(const std::string& key, double fallback, double lowest) {
-  const OptionValue* value = find(key);
-  if (value == nullptr) {
-    return fallback;
-  }
+  const OptionValue& value = find(key, fallback);
   double number = std::nan("");
-  if (const auto* held = std::get_if<double>(value)) {
+  if (const auto* held = std::get_if<double>(&value)) {
     number = *held;
-  } else if (const auto* whole = std::get_if<std::int64_t>(value)) {
+  } else if (const auto* whole = std::get_if<std::int64_t>(&value)) {
     number = static_cast<double>(*whole);
   }
   if (!(number >= lowest) || !std::isfinite(number)) {
-    refuse(key, *value, fmt::format("a number, {} or more", lowest));
+    refuse(key, value, fmt::format("a number, {} or more", lowest));
   }
   return number;
 }
 
 std::string OptionReader::text(const std::string& key, const std::string& fallback) {
-  const OptionValue* value = find(key);
-  if (value == nullptr) {
-    return fallback;
-  }
-  if (const auto* held = std::get_if<std::string>(value)) {
+  const OptionValue& value = find(key, fallback);
+  if (const auto* held = std::get_if<std::string>(&value)) {
     return *held;
   }
-  refuse(key, *value, "a text in quotes");
+  refuse(key, value, "a text in quotes");
 }
 
-void OptionReader::finish() const {
-  const std::vector<std::string> known(known_.begin(), known_.end());
+Options OptionReader::finish() const {
+  std::vector<std::string> known;
+  for (const auto& [key, value] : resolved_) {
+    known.push_back(key);
+  }
   for (const auto& [key, value] : options_) {
-    if (known_.contains(key)) {
+    if (resolved_.contains(key)) {
       continue;
     }
     if (known.empty()) {
@@ -104,12 +95,12 @@ void OptionReader::finish() const {
                                   section_, key, to_string(value), nearest(key, known),
                                   fmt::join(known, ", ")));
   }
+  return resolved_;
 }
 
-const OptionValue* OptionReader::find(const std::string& key) {
-  known_.insert(key);
-  const auto found = options_.find(key);
-  return found == options_.end() ? nullptr : &found->second;
+const OptionValue& OptionReader::find(const std::string& key, OptionValue fallback) {
+  const auto given = options_.find(key);
+  return resolved_[key] = given == options_.end() ? std::move(fallback) : given->second;
 }
 
 std::string OptionReader::one_of(const std::string& key, const std::string& fallback,

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -57,11 +56,13 @@ class OptionReader {
     return fallback;
   }
 
-  /// Throws a ConfigError that suggests the nearest key if an option is left that nobody asked for.
-  void finish() const;
+  /// Every option that was asked for, with its value or its default. Throws a ConfigError that
+  /// suggests the nearest key if an option is left that nobody asked for.
+  Options finish() const;
 
  private:
-  const OptionValue* find(const std::string& key);
+  /// The value of an option, or its default; noted as asked for.
+  const OptionValue& find(const std::string& key, OptionValue fallback);
   std::string one_of(const std::string& key, const std::string& fallback,
                      const std::vector<std::string>& names);
   [[noreturn]] void refuse(const std::string& key, const OptionValue& value,
@@ -69,7 +70,7 @@ class OptionReader {
 
   std::string section_;
   Options options_;
-  std::set<std::string> known_;
+  Options resolved_;  // what was asked for
 };
 
 }  // namespace carope

@@ -33,8 +33,7 @@ const char* to_string(DType dtype) {
   return "?";
 }
 
-Shape::Shape(std::initializer_list<std::int64_t> extents)
-    : rank_(static_cast<int>(extents.size())) {
+Shape::Shape(std::span<const std::int64_t> extents) : rank_(static_cast<int>(extents.size())) {
   check<ShapeError>(extents.size() <= kMaxRank, "a shape has at most {} axes, {} were given",
                     kMaxRank, extents.size());
   std::copy(extents.begin(), extents.end(), extents_.begin());

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 
 #include "core/device.h"
@@ -32,7 +33,9 @@ class Shape {
   static constexpr int kMaxRank = 4;
 
   Shape() = default;
-  Shape(std::initializer_list<std::int64_t> extents);
+  Shape(std::initializer_list<std::int64_t> extents)
+      : Shape(std::span(extents.begin(), extents.size())) {}
+  explicit Shape(std::span<const std::int64_t> extents);
 
   int rank() const { return rank_; }
   std::int64_t operator[](int axis) const { return extents_[static_cast<std::size_t>(axis)]; }
@@ -107,6 +110,8 @@ class Tensor {
     return static_cast<T*>(data_);
   }
   float* f32() const { return data<float>(); }
+  /// The elements, whatever their type.
+  void* raw() const { return data_; }
 
   /// Rows [begin, end) of the tensor seen as [rows, cols].
   Tensor slice_rows(std::int64_t begin, std::int64_t end) const;

@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 
 #include "core/options.h"
+#include "core/settings.h"
 #include "position/registry.h"
 
 namespace carope {
@@ -25,8 +25,8 @@ struct GptConfig {
   void validate() const;
 };
 
-/// Reads the tables [model] and [position] of a TOML file. Missing keys keep their defaults; an
-/// unknown key is an error that suggests the nearest.
-GptConfig load_config(const std::filesystem::path& path);
+/// Reads the sections [model] and [position], and fills in what they leave out. An unknown key is
+/// an error that suggests the nearest.
+GptConfig read_model(Settings& settings);
 
 }  // namespace carope

@@ -46,12 +46,16 @@ std::vector<std::string> encoding_names() {
 std::string default_encoding() { return "carope"; }
 
 std::unique_ptr<PositionEncoding> make_encoding(const std::string& name, const ModelShape& shape,
-                                                Device device, const Options& options) {
+                                                Device device, const Options& options,
+                                                Options* resolved) {
   for (const Entry& entry : kEncodings) {
     if (name == entry.name) {
       OptionReader reader("position", options);
       auto encoding = entry.make({shape, device, reader});
-      reader.finish();
+      const Options read = reader.finish();
+      if (resolved != nullptr) {
+        *resolved = read;
+      }
       return encoding;
     }
   }

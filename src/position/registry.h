@@ -15,7 +15,9 @@ std::vector<std::string> encoding_names();
 std::string default_encoding();
 
 /// Makes an encoding by name. An unknown name or option is a ConfigError that suggests the nearest.
+/// `resolved`, if given, gets every option with its value or its default.
 std::unique_ptr<PositionEncoding> make_encoding(const std::string& name, const ModelShape& shape,
-                                                Device device, const Options& options);
+                                                Device device, const Options& options,
+                                                Options* resolved = nullptr);
 
 }  // namespace carope

@@ -21,6 +21,15 @@ Optimizer::Optimizer(std::span<const Parameter> parameters, const OptimizerConfi
   arena_.clear();
 }
 
+std::vector<NamedTensor> Optimizer::moments() const {
+  std::vector<NamedTensor> moments;
+  for (const Slot& slot : slots_) {
+    moments.push_back({slot.parameter.spec.name + ".first_moment", slot.first_moment});
+    moments.push_back({slot.parameter.spec.name + ".second_moment", slot.second_moment});
+  }
+  return moments;
+}
+
 double Optimizer::step(Context& ctx, double learning_rate) {
   double squares = 0.0;
   for (const Slot& slot : slots_) {

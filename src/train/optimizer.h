@@ -6,6 +6,7 @@
 #include "core/arena.h"
 #include "core/context.h"
 #include "core/parameter.h"
+#include "core/safetensors.h"
 
 namespace carope {
 
@@ -27,6 +28,10 @@ class Optimizer {
   double step(Context& ctx, double learning_rate);
 
   std::int64_t steps() const { return steps_; }
+
+  // What a checkpoint keeps.
+  std::vector<NamedTensor> moments() const;
+  void set_steps(std::int64_t steps) { steps_ = steps; }
 
  private:
   struct Slot {

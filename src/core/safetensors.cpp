@@ -1,0 +1,173 @@
+#include "core/safetensors.h"
+
+#include <array>
+#include <bit>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "core/options.h"
+
+namespace carope {
+namespace {
+
+using Json = nlohmann::ordered_json;
+static_assert(std::endian::native == std::endian::little);
+
+constexpr std::size_t kLengthBytes = 8;
+constexpr std::uint64_t kLongestHeader = 100'000'000;
+constexpr const char* kMetadata = "__metadata__";
+
+struct DTypeName {
+  DType dtype;
+  const char* name;
+};
+constexpr std::array kDTypeNames{DTypeName{DType::kF32, "F32"}, DTypeName{DType::kF64, "F64"},
+                                 DTypeName{DType::kI32, "I32"}, DTypeName{DType::kU32, "U32"}};
+
+const char* name_of(DType dtype) {
+  for (const auto& [known, name] : kDTypeNames) {
+    if (known == dtype) {
+      return name;
+    }
+  }
+  throw Error(fmt::format("safetensors files hold no {} tensors", to_string(dtype)));
+}
+
+std::span<const std::byte> bytes_of(const void* data, std::size_t count) {
+  return {static_cast<const std::byte*>(data), count};
+}
+
+TensorSpec parse_spec(const Json& entry, const std::string& path, const std::string& name) {
+  const std::string dtype = entry.at("dtype");
+  for (const auto& [known, known_name] : kDTypeNames) {
+    if (dtype == known_name) {
+      const auto extents = entry.at("shape").get<std::vector<std::int64_t>>();
+      check<FileError>(extents.size() <= Shape::kMaxRank,
+                       "{}: tensor '{}' has {} dimensions, more than {}; was it made by another "
+                       "program?",
+                       path, name, extents.size(), Shape::kMaxRank);
+      return {Shape(extents), known};
+    }
+  }
+  throw FileError(
+      fmt::format("{}: tensor '{}' has dtype {}, which is not known here; was it made "
+                  "by another program?",
+                  path, name, dtype));
+}
+
+}  // namespace
+
+void save_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
+  Json header = Json::object();
+  if (!metadata.empty()) {
+    header[kMetadata] = metadata;
+  }
+  std::size_t offset = 0;
+  for (const auto& [name, tensor] : tensors) {
+    std::vector<std::int64_t> extents;
+    for (int axis = 0; axis < tensor.shape().rank(); ++axis) {
+      extents.push_back(tensor.shape()[axis]);
+    }
+    const std::size_t end = offset + tensor.bytes();
+    header[name] = {
+        {"dtype", name_of(tensor.dtype())}, {"shape", extents}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data is aligned
+  const std::uint64_t length = text.size();
+
+  FileWriter file(path);
+  file.write(bytes_of(&length, kLengthBytes));
+  file.write(text);
+  std::vector<std::byte> buffer;
+  for (const auto& [name, tensor] : tensors) {
+    buffer.resize(tensor.bytes());
+    copy_to_host(buffer.data(), tensor.raw(), tensor.bytes(), tensor.device());
+    file.write(std::span<const std::byte>(buffer));
+  }
+  file.commit();
+}
+
+SafetensorsFile::SafetensorsFile(std::filesystem::path path)
+    : path_(std::move(path)), file_(path_) {
+  const std::string name = path_.string();
+  const auto bytes = file_.bytes();
+  std::uint64_t length = 0;
+  check<FileError>(bytes.size() >= kLengthBytes,
+                   "{} has {} bytes, too few for a safetensors file; it was cut off or is another "
+                   "file",
+                   name, bytes.size());
+  std::memcpy(&length, bytes.data(), kLengthBytes);
+  check<FileError>(length <= kLongestHeader && length <= bytes.size() - kLengthBytes,
+                   "{} promises a header of {} bytes and has {} in all; it was cut off or is no "
+                   "safetensors file",
+                   name, length, bytes.size());
+  const auto* text = reinterpret_cast<const char*>(bytes.data()) + kLengthBytes;
+  const std::size_t data = kLengthBytes + length;
+  std::size_t held = 0;
+  try {
+    const Json header = Json::parse(text, text + length);
+    check<FileError>(header.is_object(), "{}: its header is no object; it is no safetensors file",
+                     name);
+    for (const auto& [key, entry] : header.items()) {
+      if (key == kMetadata) {
+        metadata_ = entry.get<std::map<std::string, std::string>>();
+        continue;
+      }
+      const TensorSpec spec = parse_spec(entry, name, key);
+      const auto begin = entry.at("data_offsets").at(0).get<std::uint64_t>();
+      const auto end = entry.at("data_offsets").at(1).get<std::uint64_t>();
+      check<FileError>(begin <= end && end <= bytes.size() - data && end - begin == spec.bytes(),
+                       "{}: tensor '{}' with shape {} lies at bytes {} to {} of {}; the file was "
+                       "cut off or damaged",
+                       name, key, spec.shape, begin, end, bytes.size() - data);
+      entries_[key] = {spec, data + begin};
+      held += spec.bytes();
+    }
+  } catch (const Json::exception& error) {
+    throw FileError(
+        fmt::format("{}: its header is not readable: {}; it was damaged or is no "
+                    "safetensors file",
+                    name, error.what()));
+  } catch (const ShapeError& error) {
+    throw FileError(fmt::format("{}: {}; the file was damaged", name, error.what()));
+  }
+  check<FileError>(held == bytes.size() - data,
+                   "{} has {} bytes of tensors, its header speaks of {}; it was cut off or damaged",
+                   name, bytes.size() - data, held);
+}
+
+std::vector<std::string> SafetensorsFile::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : entries_) {
+    names.push_back(name);
+  }
+  return names;
+}
+
+void SafetensorsFile::read(const std::string& name, const Tensor& tensor) const {
+  const Entry& found = entry(name);
+  check<FileError>(found.spec.dtype == tensor.dtype() && found.spec.shape == tensor.shape(),
+                   "{}: tensor '{}' is {} {}, {} {} is needed; does the configuration belong to "
+                   "this file?",
+                   path_.string(), name, to_string(found.spec.dtype), found.spec.shape,
+                   to_string(tensor.dtype()), tensor.shape());
+  copy_from_host(tensor.raw(), file_.bytes().data() + found.begin, tensor.bytes(), tensor.device());
+}
+
+const SafetensorsFile::Entry& SafetensorsFile::entry(const std::string& name) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    throw FileError(
+        fmt::format("{}: there is no tensor '{}'; the nearest is '{}'. Does the "
+                    "configuration belong to this file?",
+                    path_.string(), name, nearest(name, names())));
+  }
+  return found->second;
+}
+
+}  // namespace carope

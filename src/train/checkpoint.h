@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/gpt.h"
+#include "train/optimizer.h"
+#include "train/run_config.h"
+
+namespace carope {
+
+/// What a run is at besides its tensors. Everything random is a function of (seed, step), so this
+/// is all.
+struct RunState {
+  std::int64_t step = 0;  // steps done
+  std::int64_t tokens = 0;
+  double seconds = 0.0;  // of training
+};
+
+/// Saves a checkpoint as the folder RUN/checkpoints/step-NNNNNNNN: weights and optimizer as
+/// safetensors, the configuration, the state, and a mark that is written last. Then removes all but
+/// the newest `keep`.
+std::filesystem::path save_checkpoint(const std::filesystem::path& run, const RunConfig& config,
+                                      const Gpt& model, const Optimizer& optimizer,
+                                      const RunState& state);
+
+/// The complete checkpoints of a run, oldest first. What was cut off by a crash is not among them.
+std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run);
+
+/// The newest checkpoint of a run, or the checkpoint itself if one is named. Throws if there is
+/// none.
+std::filesystem::path find_checkpoint(const std::filesystem::path& run_or_checkpoint);
+
+/// The configuration that a checkpoint was trained with.
+RunConfig checkpoint_config(const std::filesystem::path& checkpoint);
+
+/// Puts a checkpoint's weights into a model of its configuration.
+void load_weights(const std::filesystem::path& checkpoint, const Gpt& model);
+
+/// Puts all of a checkpoint back.
+RunState load_checkpoint(const std::filesystem::path& checkpoint, const Gpt& model,
+                         Optimizer& optimizer);
+
+}  // namespace carope

@@ -1,0 +1,189 @@
+#include "train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/hash.h"
+#include "core/version.h"
+#include "data/shards/manifest.h"
+#include "data/shards/shard.h"
+
+namespace carope {
+namespace {
+
+/// The loader of a split in the run's data folder.
+LoaderConfig loader_config(const RunConfig& config) {
+  LoaderConfig loader{.length = config.model.length,
+                      .batch = config.rows_a_step(),
+                      .order = config.data.order,
+                      .seed = config.train.seed,
+                      .vocabulary = config.model.vocabulary,
+                      .documents = config.data.documents};
+  if (config.data.documents) {
+    const auto manifest = Manifest::load(config.data.path);
+    check<ConfigError>(manifest.has_value(),
+                       "data.documents = true needs the id of end of text from a manifest.json in "
+                       "{}; prepare the data with carope data prepare",
+                       config.data.path);
+    loader.end_of_text = static_cast<TokenId>(manifest->end_of_text);
+  }
+  return loader;
+}
+
+std::unique_ptr<Loader> open_training(const RunConfig& config, std::int64_t first_step) {
+  LoaderConfig loader = loader_config(config);
+  loader.first_step = first_step;
+  return std::make_unique<Loader>(find_shards(config.data.path, Split::kTrain), loader);
+}
+
+std::unique_ptr<Loader> open_validation(const RunConfig& config) {
+  LoaderConfig loader = loader_config(config);
+  loader.order = Order::kSequential;
+  loader.batch = config.train.micro_batch;
+  return std::make_unique<Loader>(find_shards(config.data.path, Split::kValidation), loader);
+}
+
+/// Keeps what the run was made of: its configuration, this program's version and the data's hash.
+void describe_run(const RunConfig& config, const std::filesystem::path& folder) {
+  write_file(folder / "config.toml", to_toml(config.resolved));
+  const std::filesystem::path manifest = std::filesystem::path(config.data.path) / "manifest.json";
+  const nlohmann::ordered_json run{
+      {"version", version()},
+      {"seed", config.train.seed},
+      {"data_manifest_sha256",
+       std::filesystem::exists(manifest) ? sha256_of_file(manifest) : std::string()}};
+  write_file(folder / "run.json", run.dump(2) + "\n");
+}
+
+void require_data(const RunConfig& config) {
+  check<ConfigError>(
+      !config.data.path.empty(),
+      "data.path is not set: name a folder of token shards, e.g. --data.path FOLDER; "
+      "carope data prepare makes one");
+}
+
+}  // namespace
+
+Trainer::Trainer(Context& ctx, const RunConfig& config, std::filesystem::path folder, bool resume)
+    : ctx_(ctx),
+      config_((require_data(config), config)),
+      folder_(std::move(folder)),
+      model_(config.model, ctx.device()),
+      optimizer_(model_.parameters(), config.optimizer),
+      activations_(model_.plan(config.train.micro_batch, config.model.length, Purpose::kTraining)) {
+  make_folder(folder_);
+  if (resume) {
+    state_ = load_checkpoint(find_checkpoint(folder_), model_, optimizer_);
+    saved_step_ = state_.step;
+  } else {
+    check<FileError>(
+        list_checkpoints(folder_).empty(),
+        "{} holds a run already; give --resume to go on with it, or name another folder",
+        folder_.string());
+    model_.initialise(config.train.seed);
+    describe_run(config_, folder_);
+  }
+  loader_ = open_training(config_, state_.step);
+  validation_ = open_validation(config_);
+  log_ = std::make_unique<MetricsLog>(folder_, state_.step);
+}
+
+bool Trainer::run(const TrainObserver& observer, const std::atomic<bool>& stop) {
+  const auto due = [&](std::int64_t every) { return every > 0 && state_.step % every == 0; };
+  while (state_.step < steps() && !stop) {
+    const StepMetrics metrics = step();
+    check_health(metrics, observer);
+    log_->add(metrics);
+    observer.step(metrics);
+    const bool last = state_.step == steps();
+    if (last || due(config_.train.validate_every)) {
+      const ValidationMetrics validation{state_.step, state_.tokens, validate()};
+      log_->add(validation);
+      observer.validation(validation);
+    }
+    if (last || due(config_.train.checkpoint_every)) {
+      save(observer);
+    }
+  }
+  if (saved_step_ != state_.step) {
+    save(observer);
+  }
+  return state_.step == steps();
+}
+
+StepMetrics Trainer::step() {
+  const auto start = std::chrono::steady_clock::now();
+  const TokenBatch& batch = loader_->next();
+  const std::int64_t micro_steps = config_.micro_steps();
+  double loss = 0.0;
+  for (std::int64_t i = 0; i < micro_steps; ++i) {
+    loss += model_.loss_and_gradients(ctx_, view(batch, i * config_.train.micro_batch),
+                                      activations_, i == 0 ? Write::kOverwrite : Write::kAccumulate,
+                                      1.0 / static_cast<double>(micro_steps));
+  }
+  StepMetrics metrics{.loss = loss / static_cast<double>(micro_steps)};
+  metrics.learning_rate = learning_rate_at(config_.train, state_.step, steps());
+  metrics.norm = optimizer_.step(ctx_, metrics.learning_rate);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  ++state_.step;
+  state_.tokens += config_.train.batch_tokens;
+  state_.seconds += seconds;
+  metrics.step = state_.step;
+  metrics.tokens = state_.tokens;
+  metrics.seconds = state_.seconds;
+  metrics.tokens_per_second = static_cast<double>(config_.train.batch_tokens) / seconds;
+  return metrics;
+}
+
+void Trainer::check_health(const StepMetrics& metrics, const TrainObserver& observer) {
+  const double guessing = std::log(static_cast<double>(config_.model.vocabulary));
+  const bool finite = std::isfinite(metrics.loss) && std::isfinite(metrics.norm);
+  if (finite && metrics.loss <= 2.0 * guessing) {
+    return;
+  }
+  save(observer);
+  throw TrainingError(fmt::format(
+      "step {}: the loss is {:.3g} and the gradient's norm {:.3g}, where guessing has {:.3g}; the "
+      "run stops, its state is kept in {}. Lower train.learning_rate or lengthen "
+      "train.warmup_steps, "
+      "and start again",
+      metrics.step, metrics.loss, metrics.norm, guessing, folder_.string()));
+}
+
+double Trainer::validate() {
+  const std::int64_t micro_tokens = config_.train.micro_batch * config_.model.length;
+  const std::int64_t available = validation_->windows() / config_.train.micro_batch;
+  const std::int64_t batches =
+      std::max<std::int64_t>(std::min(config_.train.validate_tokens / micro_tokens, available), 1);
+  TokenBatch batch;
+  const Arena arena = Arena::plan(Device{}, [&](Arena& plan) { batch = validation_->place(plan); });
+  double loss = 0.0;
+  for (std::int64_t i = 0; i < batches; ++i) {
+    validation_->fill(i, batch);
+    loss += model_.loss(ctx_, view(batch, 0), activations_);
+  }
+  return loss / static_cast<double>(batches);
+}
+
+void Trainer::save(const TrainObserver& observer) {
+  const auto checkpoint = save_checkpoint(folder_, config_, model_, optimizer_, state_);
+  saved_step_ = state_.step;
+  observer.checkpoint(checkpoint);
+}
+
+Batch Trainer::view(const TokenBatch& batch, std::int64_t row) const {
+  const auto rows = [&](const Tensor& tensor) {
+    return tensor ? tensor.slice_rows(row, row + config_.train.micro_batch) : tensor;
+  };
+  return {.seq = {.batch = config_.train.micro_batch,
+                  .length = config_.model.length,
+                  .document_start = rows(batch.document_start)},
+          .tokens = rows(batch.tokens),
+          .targets = rows(batch.targets)};
+}
+
+}  // namespace carope

@@ -1,0 +1,180 @@
+// Training as a user runs it: the program, its folder, and what it leaves when it is stopped.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "core/file.h"
+#include "core/random.h"
+#include "data/shards/shard.h"
+#include "support/folder.h"
+#include "support/program.h"
+#include "train/checkpoint.h"
+
+namespace carope::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using Json = nlohmann::json;
+
+/// A tiny model on tokens that repeat with noise, so that there is something to learn.
+class Training : public testing::Test {
+ protected:
+  Training() {
+    fs::create_directories(folder_ / "data");
+    const Philox random(3, 1);
+    for (const auto& [split, count] : {std::pair{Split::kValidation, 700}, {Split::kTrain, 5000}}) {
+      ShardWriter writer(shard_path(folder_ / "data", "t", split, split == Split::kTrain ? 1 : 0));
+      std::vector<TokenId> tokens;
+      for (int i = 0; i < count; ++i) {
+        tokens.push_back(
+            static_cast<TokenId>(random.below(8, static_cast<std::uint64_t>(i)) == 0
+                                     ? random.below(50, static_cast<std::uint64_t>(i + 100000))
+                                     : i * 7 % 50));
+      }
+      writer.append(tokens);
+      writer.commit();
+    }
+  }
+
+  std::string arguments(const std::string& run, const std::string& more = "",
+                        int threads = 2) const {
+    return "train --threads " + std::to_string(threads) + " --out '" + (folder_ / run).string() +
+           "' --data.path '" + (folder_ / "data").string() +
+           "' --model.vocabulary 50 --model.layers 2 --model.heads 2 --model.width 16 "
+           "--model.length 16 --train.batch_tokens 128 --train.micro_batch 4 --train.tokens 12800 "
+           "--train.learning_rate 1e-2 --train.warmup_steps 5 --train.validate_every 25 "
+           "--train.checkpoint_every 10 " +
+           more;
+  }
+
+  /// The lines of a run's metrics without what depends on the clock.
+  std::vector<Json> metrics(const std::string& run) const {
+    std::istringstream lines(read_file(folder_ / run / "metrics.jsonl"));
+    std::vector<Json> metrics;
+    for (std::string line; std::getline(lines, line);) {
+      metrics.push_back(Json::parse(line));
+      metrics.back().erase("seconds");
+      metrics.back().erase("tokens_per_second");
+    }
+    return metrics;
+  }
+
+  /// Starts the program by itself, without a shell.
+  pid_t start(const std::string& command) const {
+    const pid_t child = fork();
+    if (child == 0) {
+      const int null = open("/dev/null", O_WRONLY);
+      dup2(null, STDOUT_FILENO);
+      dup2(null, STDERR_FILENO);
+      execl("/bin/sh", "sh", "-c", ("exec '" CAROPE_PROGRAM "' " + command).c_str(), nullptr);
+      _exit(127);
+    }
+    return child;
+  }
+
+  static int wait_for(pid_t child) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    return status;
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Training, LearnsAndLeavesARun) {
+  const Ended ended = run(arguments("a"));
+  ASSERT_EQ(ended.status, 0) << ended.output;
+  EXPECT_THAT(ended.output, AllOf(HasSubstr("step 100/100  loss"), HasSubstr("validation loss"),
+                                  HasSubstr("saved ")));
+  const auto lines = metrics("a");
+  ASSERT_EQ(lines.size(), 104U);  // 100 steps, 4 validations
+  EXPECT_GT(lines.front()["loss"], 3.8);
+  EXPECT_LT(lines.back()["validation_loss"], 2.6);
+  EXPECT_EQ(list_checkpoints(folder_ / "a").size(), 2U);
+  EXPECT_EQ(checkpoint_config(find_checkpoint(folder_ / "a")).model.width, 16);
+  const Json described = Json::parse(read_file(folder_ / "a" / "run.json"));
+  EXPECT_EQ(described["seed"], 1);
+  EXPECT_THAT(read_file(folder_ / "a" / "config.toml"), HasSubstr("learning_rate = 0.01\n"));
+}
+
+TEST_F(Training, DoesNotDependOnTheNumberOfThreads) {
+  ASSERT_EQ(run(arguments("a")).status, 0);
+  ASSERT_EQ(run(arguments("b", "", 1)).status, 0);
+  EXPECT_EQ(metrics("a"), metrics("b"));
+}
+
+TEST_F(Training, GoesOnBitForBitAfterItWasKilled) {
+  ASSERT_EQ(run(arguments("whole")).status, 0);
+  const Philox random(static_cast<std::uint64_t>(getpid()), 1);
+  std::uint64_t kills = 0;
+  bool resume = false;
+  for (std::uint64_t attempt = 0; attempt < 200; ++attempt) {
+    const pid_t child = start(arguments("killed", resume ? "--resume" : ""));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 + random.below(250, attempt)));
+    kill(child, SIGKILL);
+    const int status = wait_for(child);
+    if (WIFEXITED(status)) {
+      ASSERT_EQ(WEXITSTATUS(status), 0);
+      break;
+    }
+    ++kills;
+    resume = !list_checkpoints(folder_ / "killed").empty();
+  }
+  EXPECT_GE(kills, 2U);
+  EXPECT_EQ(metrics("killed"), metrics("whole"));
+  EXPECT_EQ(read_file(find_checkpoint(folder_ / "killed") / "model.safetensors"),
+            read_file(find_checkpoint(folder_ / "whole") / "model.safetensors"));
+}
+
+TEST_F(Training, SavesAndReturns130WhenInterrupted) {
+  const std::string endless = arguments("a", "--train.tokens 12800000 --train.checkpoint_every 0");
+  const pid_t child = start(endless);
+  while (!fs::exists(folder_ / "a" / "metrics.jsonl") || metrics("a").size() < 3) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  kill(child, SIGINT);
+  const int status = wait_for(child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 130);
+  ASSERT_EQ(list_checkpoints(folder_ / "a").size(), 1U);
+  EXPECT_EQ(find_checkpoint(folder_ / "a").filename().string(),
+            fmt::format("step-{:08}", metrics("a").back()["step"].get<int>()));
+}
+
+TEST_F(Training, StopsWhenTheLossExplodes) {
+  const Ended ended = run(arguments("a", "--train.learning_rate 1e6 --optimizer.clip 0"));
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_THAT(ended.output, AllOf(HasSubstr("the loss is"), HasSubstr("Lower train.learning_rate"),
+                                  HasSubstr((folder_ / "a").string())));
+  EXPECT_EQ(list_checkpoints(folder_ / "a").size(), 1U);
+}
+
+TEST_F(Training, RefusesWhatItCannotDo) {
+  EXPECT_THAT(run("train --out '" + (folder_ / "a").string() + "'").output,
+              HasSubstr("data.path is not set"));
+  EXPECT_THAT(run(arguments("a", "--resume")).output, HasSubstr("no complete checkpoint"));
+  ASSERT_EQ(run(arguments("a", "--train.tokens 1280")).status, 0);
+  const Ended again = run(arguments("a"));
+  EXPECT_EQ(again.status, 1);
+  EXPECT_THAT(again.output, HasSubstr("give --resume"));
+  const Ended changed = run(arguments("a", "--train.tokens 1280 --train.seed 2 --resume"));
+  EXPECT_EQ(changed.status, 1);
+  EXPECT_THAT(changed.output, HasSubstr("train.seed = 2 is not what"));
+  EXPECT_THAT(run(arguments("b", "--model.vocabulary 40")).output,
+              AllOf(HasSubstr("t_train_000001.bin"), HasSubstr("vocabulary")));
+  EXPECT_THAT(run(arguments("b", "--train.step 5")).output, HasSubstr("train.step = 5"));
+  EXPECT_THAT(run(arguments("b", "stray")).output, HasSubstr("'stray' is not an option"));
+}
+
+}  // namespace
+}  // namespace carope::test
