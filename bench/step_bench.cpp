@@ -17,7 +17,7 @@
 namespace carope {
 namespace {
 
-struct Settings {
+struct BenchSettings {
   GptConfig model{.layers = 6, .heads = 6, .width = 384, .vocabulary = 2048, .length = 256};
   std::vector<std::string> encodings{"rope", "carope"};
   std::int64_t batch = 8;
@@ -64,7 +64,7 @@ double seconds(const Body& body) {
 /// Everything one encoding needs to take steps on a fixed batch of random tokens.
 class Trainee {
  public:
-  Trainee(const Settings& settings, const std::string& encoding)
+  Trainee(const BenchSettings& settings, const std::string& encoding)
       : model_(config_for(settings, encoding)),
         optimizer_(model_.parameters(), {}),
         activations_(model_.plan(settings.batch, settings.model.length, Purpose::kTraining)) {
@@ -92,7 +92,7 @@ class Trainee {
   double tokens() const { return static_cast<double>(batch_.seq.tokens()); }
 
  private:
-  static GptConfig config_for(const Settings& settings, const std::string& encoding) {
+  static GptConfig config_for(const BenchSettings& settings, const std::string& encoding) {
     GptConfig config = settings.model;
     config.encoding = encoding;
     return config;
@@ -105,7 +105,7 @@ class Trainee {
   Batch batch_;
 };
 
-void run(const Settings& settings) {
+void run(const BenchSettings& settings) {
   constexpr std::int64_t kSide = 2048;
   constexpr double kGemmFlops = 2.0 * kSide * kSide * kSide;
   Context ctx = Context::cpu(settings.threads);
@@ -176,7 +176,7 @@ void run(const Settings& settings) {
 }  // namespace carope
 
 int main(int argc, char** argv) {
-  carope::Settings settings;
+  carope::BenchSettings settings;
   CLI::App app("Times training steps against the sgemm that bounds them.");
   app.add_option("--layers", settings.model.layers)->capture_default_str();
   app.add_option("--heads", settings.model.heads)->capture_default_str();

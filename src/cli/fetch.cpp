@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "core/progress.h"
+#include "data/corpus/parquet.h"
 #include "data/fetch/cache.h"
 #include "data/fetch/remote.h"
 
@@ -82,6 +83,11 @@ void add_data_fetch(CLI::App& data) {
       ->transform(as_quantity());
   command->callback([options] {
     const auto tokens = options->tokens > 0 ? std::optional(options->tokens) : std::nullopt;
+    if (!reads_parquet()) {
+      fmt::print(
+          "These are Parquet files, and this build reads none: before you prepare them, {}.\n",
+          kHowToReadParquet);
+    }
     const RemoteFiles remote = fineweb_edu(options->folder(), options->base_url, tokens);
     run("fineweb-edu sample-10BT", remote);
     print_next_command(*options, remote);

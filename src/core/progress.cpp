@@ -25,8 +25,7 @@ Progress::~Progress() {
   }
 }
 
-void Progress::advance_to(std::int64_t done) {
-  done_ = done;
+void Progress::draw_if_due() {
   const auto now = Clock::now();
   auto due = next_draw_.load();
   if (now >= due && next_draw_.compare_exchange_strong(due, now + (terminal_ ? 100ms : 10s))) {

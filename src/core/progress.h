@@ -18,14 +18,21 @@ class Progress {
   Progress(std::string title, std::int64_t total, std::string unit);
   ~Progress();
 
-  void advance(std::int64_t amount) { advance_to(done_ + amount); }
-  void advance_to(std::int64_t done);
+  void advance(std::int64_t amount) {
+    done_ += amount;
+    draw_if_due();
+  }
+  void advance_to(std::int64_t done) {
+    done_ = done;
+    draw_if_due();
+  }
   /// Shows a further number behind the rate, e.g. "31.2 M tokens".
   void note(std::string text);
   /// Takes what has been done so far as given, e.g. by an earlier run, and not as this run's speed.
   void start_at(std::int64_t done);
 
  private:
+  void draw_if_due();
   void draw(bool last);
 
   using Clock = std::chrono::steady_clock;

@@ -7,10 +7,8 @@ bool reads_parquet() { return false; }
 
 std::unique_ptr<DocumentReader> open_parquet(const std::filesystem::path& path,
                                              const CorpusFormat&) {
-  throw FileError(fmt::format(
-      "{} is a Parquet file, and this build reads none; install Arrow's library, with 'pip install "
-      "pyarrow' or the package libparquet-dev, then configure and build again",
-      path.string()));
+  throw FileError(fmt::format("{} is a Parquet file, and this build reads none; {}", path.string(),
+                              kHowToReadParquet));
 }
 
 }  // namespace carope
