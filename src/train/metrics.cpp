@@ -29,7 +29,7 @@ std::string lines_until(const std::filesystem::path& path, std::int64_t step) {
 }  // namespace
 
 MetricsLog::MetricsLog(const std::filesystem::path& run, std::int64_t steps_done)
-    : path_(run / "metrics.jsonl") {
+    : path_(run / "metrics.jsonl"), tensorboard_(run / "tensorboard", steps_done + 1) {
   write_file(path_, std::filesystem::exists(path_) ? lines_until(path_, steps_done) : "");
   file_.reset(std::fopen(path_.c_str(), "ab"));
   check<FileError>(file_ != nullptr, "cannot write {}: {}; check the permissions", path_.string(),
@@ -45,10 +45,15 @@ void MetricsLog::add(const StepMetrics& m) {
              {"seconds", m.seconds},
              {"tokens_per_second", m.tokens_per_second}}
             .dump());
+  tensorboard_.add("train/loss", m.step, m.loss);
+  tensorboard_.add("train/norm", m.step, m.norm);
+  tensorboard_.add("train/learning_rate", m.step, m.learning_rate);
+  tensorboard_.add("train/tokens_per_second", m.step, m.tokens_per_second);
 }
 
 void MetricsLog::add(const ValidationMetrics& m) {
   write(Json{{"step", m.step}, {"tokens", m.tokens}, {"validation_loss", m.loss}}.dump());
+  tensorboard_.add("validation/loss", m.step, m.loss);
 }
 
 void MetricsLog::write(const std::string& line) {

@@ -4,6 +4,9 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <string>
+
+#include "train/tensorboard.h"
 
 namespace carope {
 
@@ -25,7 +28,8 @@ struct ValidationMetrics {
   double loss = 0.0;
 };
 
-/// RUN/metrics.jsonl: one line for each step and each validation, written as it happens.
+/// RUN/metrics.jsonl, one line for each step and each validation, written as it happens, and the
+/// same numbers for TensorBoard in RUN/tensorboard.
 class MetricsLog {
  public:
   /// Goes on behind step `steps_done`: what an interrupted run wrote of later steps is removed.
@@ -42,6 +46,7 @@ class MetricsLog {
   };
   std::filesystem::path path_;
   std::unique_ptr<std::FILE, Close> file_;
+  TensorBoardLog tensorboard_;
 };
 
 }  // namespace carope
