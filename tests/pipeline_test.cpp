@@ -12,6 +12,7 @@
 #include <memory>
 #include <numeric>
 #include <system_error>
+#include <thread>
 
 #include "core/error.h"
 #include "core/random.h"
@@ -185,8 +186,12 @@ TEST(Pipeline, EndsWhereTheSystemAllowsNoMoreThreads) {
     setrlimit(RLIMIT_AS, &limit);
     const Numbers numbers;
     return message_of<std::system_error>([&] {
-      run_pipeline(
-          1000, numbers, [](std::size_t, int item) { return item; }, [](int) {});
+      // Slow enough that no thread has ended, and given its stack back, when the last is started.
+      const auto work = [](std::size_t, int item) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        return item;
+      };
+      run_pipeline(1000, numbers, work, [](int) {});
     });
   });
   EXPECT_THAT(said, HasSubstr("Resource temporarily unavailable"));

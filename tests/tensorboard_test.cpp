@@ -75,7 +75,7 @@ TEST(TensorBoard, WritesScalars) {
   EXPECT_EQ(rest(1), "\x10\x07\x3a\x02\x08\x01");
   // step 300; summary { value { tag: "loss", simple_value: 2.5 } }
   EXPECT_EQ(rest(2),
-            std::string("\x10\xac\x02\x2a\x0d\x0a\x0b\x0a\x04loss\x15\x00\x00\x20\x40", 21));
+            std::string("\x10\xac\x02\x2a\x0d\x0a\x0b\x0a\x04loss\x15\x00\x00\x20\x40", 18));
 }
 
 }  // namespace

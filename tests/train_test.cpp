@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <nlohmann/json.hpp>
@@ -69,6 +70,13 @@ class Training : public testing::Test {
     return metrics;
   }
 
+  /// How many lines of metrics a run has written so far.
+  std::int64_t lines_of(const std::string& run) const {
+    const fs::path path = folder_ / run / "metrics.jsonl";
+    const std::string text = fs::exists(path) ? read_file(path) : "";
+    return std::count(text.begin(), text.end(), '\n');
+  }
+
   /// Starts the program by itself, without a shell.
   pid_t start(const std::string& command) const {
     const pid_t child = fork();
@@ -117,18 +125,24 @@ TEST_F(Training, GoesOnBitForBitAfterItWasKilled) {
   ASSERT_EQ(run(arguments("whole")).status, 0);
   const Philox random(static_cast<std::uint64_t>(getpid()), 1);
   std::uint64_t kills = 0;
-  bool resume = false;
-  for (std::uint64_t attempt = 0; attempt < 200; ++attempt) {
+  bool ended = false;
+  for (std::uint64_t attempt = 0; !ended && attempt < 200; ++attempt) {
+    const bool resume = !list_checkpoints(folder_ / "killed").empty();
     const pid_t child = start(arguments("killed", resume ? "--resume" : ""));
-    std::this_thread::sleep_for(std::chrono::milliseconds(20 + random.below(250, attempt)));
-    kill(child, SIGKILL);
-    const int status = wait_for(child);
-    if (WIFEXITED(status)) {
-      ASSERT_EQ(WEXITSTATUS(status), 0);
-      break;
+    // Some steps on, and then at any moment, also while a checkpoint is written.
+    const std::int64_t until = lines_of("killed") + 1 + random.below(30, 2 * attempt);
+    int status = 0;
+    while (!ended && lines_of("killed") < until) {
+      ended = waitpid(child, &status, WNOHANG) == child;
     }
-    ++kills;
-    resume = !list_checkpoints(folder_ / "killed").empty();
+    if (!ended) {
+      std::this_thread::sleep_for(std::chrono::microseconds(random.below(5000, 2 * attempt + 1)));
+      kill(child, SIGKILL);
+      status = wait_for(child);
+      ended = WIFEXITED(status);
+    }
+    kills += ended ? 0 : 1;
+    ASSERT_TRUE(!ended || WEXITSTATUS(status) == 0) << status;
   }
   EXPECT_GE(kills, 2U);
   EXPECT_EQ(metrics("killed"), metrics("whole"));
@@ -139,7 +153,7 @@ TEST_F(Training, GoesOnBitForBitAfterItWasKilled) {
 TEST_F(Training, SavesAndReturns130WhenInterrupted) {
   const std::string endless = arguments("a", "--train.tokens 12800000 --train.checkpoint_every 0");
   const pid_t child = start(endless);
-  while (!fs::exists(folder_ / "a" / "metrics.jsonl") || metrics("a").size() < 3) {
+  while (lines_of("a") < 3) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   kill(child, SIGINT);
