@@ -68,6 +68,30 @@ TEST(Cli, InspectsAShard) {
               AllOf(HasSubstr("documents: unknown"), HasSubstr("from token 0:\n  1 2 3\n")));
 }
 
+TEST(Cli, InspectsAShardWithTheTokenizerBesideIt) {
+  const TemporaryFolder folder;
+  const auto text = write_bytes(folder / "a.jsonl",
+                                "{\"text\": \"The first\\ntext.\"}\n{\"text\": \"A second.\"}\n");
+  const std::string small = CAROPE_SOURCE_DIR "/tests/data/small";
+  ASSERT_EQ(run("data prepare --tokenizer '" + small + "' --out '" + (folder / "out").string() +
+                "' --val '" + text.string() + "' '" +
+                write_bytes(folder / "b.txt", "Something else.").string() + "'")
+                .status,
+            0);
+  const std::string shard = (folder / "out" / "out_val_000000.bin").string();
+  const Ended shown = run("data inspect '" + shard + "'");
+  EXPECT_EQ(shown.status, 0);
+  EXPECT_THAT(shown.output, AllOf(HasSubstr("end-of-text id: 1023"), HasSubstr("documents: 2\n"),
+                                  HasSubstr("<|endoftext|>The first\\ntext.\n"),
+                                  HasSubstr("<|endoftext|>A second.\n")));
+  // A tokenizer that cannot have made the shard is no help, and no reason to fail.
+  write_bytes(shard, shard_bytes({1023, 5, 2000}));
+  const Ended other = run("data inspect '" + shard + "'");
+  EXPECT_EQ(other.status, 0);
+  EXPECT_THAT(other.output, AllOf(HasSubstr("has only 1024 tokens and did not make this shard"),
+                                  HasSubstr("1023 5 2000\n")));
+}
+
 TEST(Cli, InspectsAFolder) {
   const TemporaryFolder folder;
   const std::string command = "data inspect '" + folder.path().string() + "'";

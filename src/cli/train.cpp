@@ -29,7 +29,12 @@ void stop_politely() {
 /// A line that rewrites itself on a terminal, and a line a step in a log.
 class StepLine {
  public:
-  StepLine(const Trainer& trainer) : steps_(trainer.steps()) {}
+  explicit StepLine(const Trainer& trainer) : steps_(trainer.steps()) {}
+  ~StepLine() {
+    if (open_) {
+      fmt::print(stderr, "\n");  // what comes next, an error perhaps, has a line of its own
+    }
+  }
 
   void step(const StepMetrics& m) {
     const double left =
