@@ -171,8 +171,19 @@ def nasty_texts():
         )
 
 
+def probe():
+    """A vocabulary that shows every boundary: the bytes in order, then each of a, 1, ! and a space with each first byte of
+    a character that follows it. The two merge only within a piece, so "a?", "1?" and "!?" tell the class of "?"."""
+    tokens = [bytes([byte]) for byte in range(256)]
+    tokens += [before + bytes([lead]) for before in (b"a", b"1", b"!", b" ") for lead in range(0xC2, 0xF5)]
+    spell = lambda token: "".join(TO_CHARACTER[byte] for byte in token)
+    vocabulary = {spell(token): rank for rank, token in enumerate(tokens)}
+    vocabulary[END_OF_TEXT] = len(vocabulary)
+    return Oracle(vocabulary, [(spell(token[:1]), spell(token[1:])) for token in tokens[256:]])
+
+
 def code_points_text(block):
-    """Every code point of a block of 4 096 in company that shows whether it is a letter, a number, a space or none."""
+    """Every code point of a block of 4 096 behind a letter, a number, a mark and spaces."""
     text = ""
     for point in range(block * 4096, (block + 1) * 4096):
         if not 0xD800 <= point < 0xE000:
@@ -239,6 +250,8 @@ def main():
     small = Oracle(vocabulary, merges)
     gpt2 = Oracle(*load_gpt2(arguments.gpt2))
     golden = {"small": expected(small), "gpt2": expected(gpt2)}
+    prober = probe()
+    golden["probe"] = [digest(prober.encode(code_points_text(block))) for block in range(0x110)]
     write_small(vocabulary, merges, small)
     for text in SPECIAL_TEXTS:
         assert small.tiktoken.encode(text, allowed_special="all") == small.hugging_face.encode(text).ids
