@@ -1,5 +1,4 @@
 // Training as a user runs it: the program, its folder, and what it leaves when it is stopped.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -14,9 +13,9 @@
 
 #include "core/file.h"
 #include "core/random.h"
-#include "data/shards/shard.h"
 #include "support/folder.h"
 #include "support/program.h"
+#include "support/training.h"
 #include "train/checkpoint.h"
 
 namespace carope::test {
@@ -30,32 +29,12 @@ using Json = nlohmann::json;
 /// A tiny model on tokens that repeat with noise, so that there is something to learn.
 class Training : public testing::Test {
  protected:
-  Training() {
-    fs::create_directories(folder_ / "data");
-    const Philox random(3, 1);
-    for (const auto& [split, count] : {std::pair{Split::kValidation, 700}, {Split::kTrain, 5000}}) {
-      ShardWriter writer(shard_path(folder_ / "data", "t", split, split == Split::kTrain ? 1 : 0));
-      std::vector<TokenId> tokens;
-      for (int i = 0; i < count; ++i) {
-        tokens.push_back(
-            static_cast<TokenId>(random.below(8, static_cast<std::uint64_t>(i)) == 0
-                                     ? random.below(50, static_cast<std::uint64_t>(i + 100000))
-                                     : i * 7 % 50));
-      }
-      writer.append(tokens);
-      writer.commit();
-    }
-  }
+  Training() { write_training_data(folder_ / "data"); }
 
   std::string arguments(const std::string& run, const std::string& more = "",
                         int threads = 2) const {
     return "train --threads " + std::to_string(threads) + " --out '" + (folder_ / run).string() +
-           "' --data.path '" + (folder_ / "data").string() +
-           "' --model.vocabulary 50 --model.layers 2 --model.heads 2 --model.width 16 "
-           "--model.length 16 --train.batch_tokens 128 --train.micro_batch 4 --train.tokens 12800 "
-           "--train.learning_rate 1e-2 --train.warmup_steps 5 --train.validate_every 25 "
-           "--train.checkpoint_every 10 " +
-           more;
+           "' " + small_training(folder_ / "data") + " " + more;
   }
 
   /// The lines of a run's metrics without what depends on the clock.
@@ -75,19 +54,6 @@ class Training : public testing::Test {
     const fs::path path = folder_ / run / "metrics.jsonl";
     const std::string text = fs::exists(path) ? read_file(path) : "";
     return std::count(text.begin(), text.end(), '\n');
-  }
-
-  /// Starts the program by itself, without a shell.
-  pid_t start(const std::string& command) const {
-    const pid_t child = fork();
-    if (child == 0) {
-      const int null = open("/dev/null", O_WRONLY);
-      dup2(null, STDOUT_FILENO);
-      dup2(null, STDERR_FILENO);
-      execl("/bin/sh", "sh", "-c", ("exec '" CAROPE_PROGRAM "' " + command).c_str(), nullptr);
-      _exit(127);
-    }
-    return child;
   }
 
   static int wait_for(pid_t child) {

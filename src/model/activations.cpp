@@ -95,4 +95,9 @@ DecodeState::DecodeState(const GptConfig& config, const PositionEncoding& encodi
   arena_.clear();
 }
 
+void DecodeState::restart() {
+  arena_.clear();
+  seen = 0;
+}
+
 }  // namespace carope

@@ -74,6 +74,9 @@ struct DecodeState {
   std::vector<Layer> layers;
   std::int64_t seen = 0;  // tokens
 
+  /// Forgets what was seen, so that other sequences can begin.
+  void restart();
+
  private:
   Arena arena_;
 };

@@ -192,12 +192,18 @@ void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Ac
   }
 }
 
+Tensor Gpt::gate_logits(std::size_t layer, const Activations& a) const {
+  check<ShapeError>(a.purpose == Purpose::kTraining,
+                    "the layers' gates need activations planned for training");
+  return encoding_->gate_logits(view(layer, a, nullptr));
+}
+
 void Gpt::logits(Context& ctx, const Activations& a, const Tensor& logits) const {
   linear(ctx, a.final_normed.y, weights_.embedding, {}, logits);
 }
 
-double Gpt::loss(Context& ctx, const Batch& batch, Activations& a) const {
-  forward(ctx, batch.seq, batch.tokens, a);
+double Gpt::loss(Context& ctx, const Batch& batch, Activations& a, DecodeState* state) const {
+  forward(ctx, batch.seq, batch.tokens, a, state);
   classifier_loss(ctx, {.hidden = a.final_normed.y,
                         .weight = weights_.embedding,
                         .targets = batch.targets,

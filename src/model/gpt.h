@@ -49,11 +49,16 @@ class Gpt {
   /// it has seen, and it then has seen them too.
   void forward(Context& ctx, const Sequence& given, const Tensor& tokens, Activations& a,
                DecodeState* state = nullptr) const;
+  /// The logits [B, T, H] of the gate that set each token's frequency in a layer of the last
+  /// forward(), as PositionEncoding::gate_logits() has them. Activations must be those of training:
+  /// in inference all layers share one set.
+  Tensor gate_logits(std::size_t layer, const Activations& a) const;
   /// logits [N, V] of the last forward().
   void logits(Context& ctx, const Activations& a, const Tensor& logits) const;
 
-  /// The mean loss over the counted targets; a.losses has each token's.
-  double loss(Context& ctx, const Batch& batch, Activations& a) const;
+  /// The mean loss over the counted targets; a.losses has each token's. A decode state is as for
+  /// forward().
+  double loss(Context& ctx, const Batch& batch, Activations& a, DecodeState* state = nullptr) const;
   /// The mean loss, and `scale` times its gradient in every parameter's gradient.
   double loss_and_gradients(Context& ctx, const Batch& batch, Activations& a, Write write,
                             double scale = 1.0);

@@ -66,6 +66,8 @@ class ContextAwareRotary : public PositionEncoding {
            layer.state.empty() ? Tensor{} : layer.state[0]);
   }
 
+  Tensor gate_logits(const LayerView& layer) const override { return layer.saved[0]; }
+
   void rotate_backward(Context& ctx, const Sequence& seq, const LayerView& layer, const Tensor& qkv,
                        const Tensor& dqkv, const LayerGradients& gradients) const override {
     const Tensor& dlogits = layer.workspace[0];

@@ -1,6 +1,8 @@
 #include "support/program.h"
 
+#include <fcntl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -17,6 +19,18 @@ Ended run(const std::string& arguments, const std::string& environment) {
   }
   const int status = pclose(pipe);
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
+}
+
+pid_t start(const std::string& arguments) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const int null = open("/dev/null", O_WRONLY);
+    dup2(null, STDOUT_FILENO);
+    dup2(null, STDERR_FILENO);
+    execl("/bin/sh", "sh", "-c", ("exec '" CAROPE_PROGRAM "' " + arguments).c_str(), nullptr);
+    _exit(127);
+  }
+  return child;
 }
 
 }  // namespace carope::test

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 
 namespace carope::test {
@@ -11,5 +13,9 @@ struct Ended {
 
 /// Runs the program as a user does, from a shell.
 Ended run(const std::string& arguments, const std::string& environment = "");
+
+/// Starts the program in a process of its own, without a word on the terminal, for a test that
+/// stops it.
+pid_t start(const std::string& arguments);
 
 }  // namespace carope::test
