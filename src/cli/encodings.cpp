@@ -28,9 +28,11 @@ void add_encodings(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "encodings", "Lists the positional encodings and what each adds to a model");
   auto path = std::make_shared<std::string>();
-  command->add_option("--config", *path, "a model's TOML file; without it, the default model");
+  command->add_option(
+      "--config", *path,
+      "a model's TOML file or a preset, e.g. gpt-tiny; without it, the default model");
   command->callback([path] {
-    Settings settings = path->empty() ? Settings{} : load_settings(*path, run_sections());
+    Settings settings = path->empty() ? Settings{} : load_run_settings(*path);
     const GptConfig config = read_model(settings);
     fmt::print("{} layers, {} heads, width {}, length {}\n\n", config.layers, config.heads,
                config.width, config.length);

@@ -38,9 +38,10 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   carope::add_config(app);
   carope::add_data(app);
-  carope::add_demo(app);
   carope::add_devices(app);
   carope::add_encodings(app);
+  carope::add_inspect(app);
+  carope::add_reproduce(app);
   carope::add_tokenizer(app);
   carope::add_train(app);
   try {

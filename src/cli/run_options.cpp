@@ -1,20 +1,35 @@
 #include "cli/run_options.h"
 
+#include <fmt/ranges.h>
+
+#include <ranges>
+
 #include "core/error.h"
+#include "train/presets.h"
 
 namespace carope {
 
 std::shared_ptr<RunOptions> RunOptions::add(CLI::App& command) {
+  auto options = add_overrides(command);
+  command.add_option("--config", options->file_,
+                     fmt::format("a TOML file, or one of {}; without it, the defaults",
+                                 fmt::join(std::views::keys(presets()), ", ")));
+  return options;
+}
+
+std::shared_ptr<RunOptions> RunOptions::add_overrides(CLI::App& command) {
   auto options = std::make_shared<RunOptions>();
   options->command_ = &command;
-  command.add_option("--config", options->file_, "a TOML file; without it, the defaults");
   command.allow_extras();
-  command.footer("Every setting of the file can be given as --section.key VALUE.");
+  command.footer("Every setting of the configuration can be given as --section.key VALUE.");
   return options;
 }
 
 Settings RunOptions::settings() const {
-  Settings settings = file_.empty() ? Settings{} : load_settings(file_, run_sections());
+  return overridden(file_.empty() ? Settings{} : load_run_settings(file_));
+}
+
+Settings RunOptions::overridden(Settings settings) const {
   const std::vector<std::string> rest = command_->remaining();
   for (std::size_t i = 0; i < rest.size(); ++i) {
     std::string name = rest[i];

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/file.h"
+
 namespace carope {
 namespace {
 
@@ -72,23 +74,28 @@ std::string written(const OptionValue& value) {
 
 }  // namespace
 
-Settings load_settings(const std::filesystem::path& path, std::span<const std::string> sections) {
-  check<ConfigError>(std::filesystem::is_regular_file(path),
-                     "{}: there is no such configuration file", path.string());
-  toml::table file;
+Settings parse_settings(const std::string& text, const std::string& name,
+                        std::span<const std::string> sections) {
+  toml::table table;
   try {
-    file = toml::parse_file(path.string());
+    table = toml::parse(text);
   } catch (const toml::parse_error& error) {
     throw ConfigError(
-        fmt::format("{}:{}: {}", path.string(), error.source().begin.line, error.description()));
+        fmt::format("{}:{}: {}", name, error.source().begin.line, error.description()));
   }
   Settings settings;
-  for (const auto& [key, node] : file) {
+  for (const auto& [key, node] : table) {
     const std::string section(key.str());
-    check_section(section, sections, path.string());
+    check_section(section, sections, name);
     settings[section] = options_of(node, section);
   }
   return settings;
+}
+
+Settings load_settings(const std::filesystem::path& path, std::span<const std::string> sections) {
+  check<ConfigError>(std::filesystem::is_regular_file(path),
+                     "{}: there is no such configuration file", path.string());
+  return parse_settings(read_file(path), path.string(), sections);
 }
 
 void set(Settings& settings, const std::string& name, const std::string& value,

@@ -66,6 +66,7 @@ class ContextAwareRotary : public PositionEncoding {
            layer.state.empty() ? Tensor{} : layer.state[0]);
   }
 
+  bool has_gate() const override { return true; }
   Tensor gate_logits(const LayerView& layer) const override { return layer.saved[0]; }
 
   void rotate_backward(Context& ctx, const Sequence& seq, const LayerView& layer, const Tensor& qkv,

@@ -82,8 +82,9 @@ class PositionEncoding {
                                const LayerView& /*layer*/, const Tensor& /*qkv*/,
                                const Tensor& /*dqkv*/, const LayerGradients& /*gradients*/) const {}
 
-  /// The logits z [B, T, H] of a gate that sets each token's frequency, f = 1 / (softplus(z) + 1),
-  /// as rotate() left them in `saved`; empty where the encoding has no gate.
+  /// Whether a gate sets each token's frequency, f = 1 / (softplus(z) + 1), and the logits
+  /// z [B, T, H], as rotate() left them in `saved`.
+  virtual bool has_gate() const { return false; }
   virtual Tensor gate_logits(const LayerView& /*layer*/) const { return {}; }
 
   /// Biased attention: slopes [H] of a penalty that grows with distance, or empty.

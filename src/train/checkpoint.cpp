@@ -87,6 +87,21 @@ RunConfig checkpoint_config(const fs::path& checkpoint) {
   return read_run(load_settings(checkpoint / kConfig, run_sections()));
 }
 
+RunConfig resumed_config(const fs::path& run, const Settings& given) {
+  const RunConfig config = checkpoint_config(find_checkpoint(run));
+  Settings merged = config.resolved;
+  for (const auto& [section, options] : given) {
+    for (const auto& [key, value] : options) {
+      merged[section][key] = value;
+      check<ConfigError>(to_toml(read_run(merged).resolved) == to_toml(config.resolved),
+                         "{}.{} = {} is not what {} was begun with; leave it out, or begin another "
+                         "run",
+                         section, key, to_string(value), run.string());
+    }
+  }
+  return config;
+}
+
 void load_weights(const fs::path& checkpoint, const Gpt& model) {
   const SafetensorsFile file(checkpoint / kModel);
   for (const auto& [name, tensor] : weights_of(model)) {

@@ -37,6 +37,10 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& run_or_checkp
 /// The configuration that a checkpoint was trained with.
 RunConfig checkpoint_config(const std::filesystem::path& checkpoint);
 
+/// The configuration of the run in a folder, to go on with it. Settings that are given again must
+/// be the same: a run that changes on the way can be neither repeated nor compared.
+RunConfig resumed_config(const std::filesystem::path& run, const Settings& given);
+
 /// Puts a checkpoint's weights into a model of its configuration.
 void load_weights(const std::filesystem::path& checkpoint, const Gpt& model);
 

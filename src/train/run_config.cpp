@@ -3,6 +3,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "train/presets.h"
+
 namespace carope {
 
 std::int64_t RunConfig::steps() const {
@@ -13,6 +15,14 @@ const std::vector<std::string>& run_sections() {
   static const std::vector<std::string> kSections{"model", "position", "data", "train",
                                                   "optimizer"};
   return kSections;
+}
+
+Settings load_run_settings(const std::string& file_or_preset) {
+  const auto preset = presets().find(file_or_preset);
+  if (preset == presets().end() || std::filesystem::exists(file_or_preset)) {
+    return load_settings(file_or_preset, run_sections());
+  }
+  return parse_settings(preset->second, file_or_preset, run_sections());
 }
 
 RunConfig read_run(Settings settings) {

@@ -8,43 +8,10 @@
 #include "core/file.h"
 #include "core/hash.h"
 #include "core/version.h"
-#include "data/shards/manifest.h"
-#include "data/shards/shard.h"
+#include "train/run_data.h"
 
 namespace carope {
 namespace {
-
-/// The loader of a split in the run's data folder.
-LoaderConfig loader_config(const RunConfig& config) {
-  LoaderConfig loader{.length = config.model.length,
-                      .batch = config.rows_a_step(),
-                      .order = config.data.order,
-                      .seed = config.train.seed,
-                      .vocabulary = config.model.vocabulary,
-                      .documents = config.data.documents};
-  if (config.data.documents) {
-    const auto manifest = Manifest::load(config.data.path);
-    check<ConfigError>(manifest.has_value(),
-                       "data.documents = true needs the id of end of text from a manifest.json in "
-                       "{}; prepare the data with carope data prepare",
-                       config.data.path);
-    loader.end_of_text = static_cast<TokenId>(manifest->end_of_text);
-  }
-  return loader;
-}
-
-std::unique_ptr<Loader> open_training(const RunConfig& config, std::int64_t first_step) {
-  LoaderConfig loader = loader_config(config);
-  loader.first_step = first_step;
-  return std::make_unique<Loader>(find_shards(config.data.path, Split::kTrain), loader);
-}
-
-std::unique_ptr<Loader> open_validation(const RunConfig& config) {
-  LoaderConfig loader = loader_config(config);
-  loader.order = Order::kSequential;
-  loader.batch = config.train.micro_batch;
-  return std::make_unique<Loader>(find_shards(config.data.path, Split::kValidation), loader);
-}
 
 /// Keeps what the run was made of: its configuration, this program's version and the data's hash.
 void describe_run(const RunConfig& config, const std::filesystem::path& folder) {
@@ -71,10 +38,10 @@ Trainer::Trainer(Context& ctx, const RunConfig& config, std::filesystem::path fo
     : ctx_(ctx),
       config_((require_data(config), config)),
       folder_(std::move(folder)),
+      lock_((make_folder(folder_), folder_)),
       model_(config.model, ctx.device()),
       optimizer_(model_.parameters(), config.optimizer),
       activations_(model_.plan(config.train.micro_batch, config.model.length, Purpose::kTraining)) {
-  make_folder(folder_);
   if (resume) {
     state_ = load_checkpoint(find_checkpoint(folder_), model_, optimizer_);
     saved_step_ = state_.step;
@@ -118,10 +85,11 @@ StepMetrics Trainer::step() {
   const auto start = std::chrono::steady_clock::now();
   const TokenBatch& batch = loader_->next();
   const std::int64_t micro_steps = config_.micro_steps();
+  const std::int64_t rows = config_.train.micro_batch;
   double loss = 0.0;
   for (std::int64_t i = 0; i < micro_steps; ++i) {
-    loss += model_.loss_and_gradients(ctx_, view(batch, i * config_.train.micro_batch),
-                                      activations_, i == 0 ? Write::kOverwrite : Write::kAccumulate,
+    loss += model_.loss_and_gradients(ctx_, rows_of(batch, i * rows, rows), activations_,
+                                      i == 0 ? Write::kOverwrite : Write::kAccumulate,
                                       1.0 / static_cast<double>(micro_steps));
   }
   StepMetrics metrics{.loss = loss / static_cast<double>(micro_steps)};
@@ -164,7 +132,7 @@ double Trainer::validate() {
   double loss = 0.0;
   for (std::int64_t i = 0; i < batches; ++i) {
     validation_->fill(i, batch);
-    loss += model_.loss(ctx_, view(batch, 0), activations_);
+    loss += model_.loss(ctx_, rows_of(batch, 0, config_.train.micro_batch), activations_);
   }
   return loss / static_cast<double>(batches);
 }
@@ -173,17 +141,6 @@ void Trainer::save(const TrainObserver& observer) {
   const auto checkpoint = save_checkpoint(folder_, config_, model_, optimizer_, state_);
   saved_step_ = state_.step;
   observer.checkpoint(checkpoint);
-}
-
-Batch Trainer::view(const TokenBatch& batch, std::int64_t row) const {
-  const auto rows = [&](const Tensor& tensor) {
-    return tensor ? tensor.slice_rows(row, row + config_.train.micro_batch) : tensor;
-  };
-  return {.seq = {.batch = config_.train.micro_batch,
-                  .length = config_.model.length,
-                  .document_start = rows(batch.document_start)},
-          .tokens = rows(batch.tokens),
-          .targets = rows(batch.targets)};
 }
 
 }  // namespace carope

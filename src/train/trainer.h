@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "core/context.h"
+#include "core/file.h"
 #include "data/loader/loader.h"
 #include "model/gpt.h"
 #include "train/checkpoint.h"
@@ -48,11 +49,11 @@ class Trainer {
   double validate();
   void save(const TrainObserver& observer);
   void check_health(const StepMetrics& metrics, const TrainObserver& observer);
-  Batch view(const TokenBatch& batch, std::int64_t row) const;
 
   Context& ctx_;
   RunConfig config_;
   std::filesystem::path folder_;
+  FolderLock lock_;
   Gpt model_;
   Optimizer optimizer_;
   Activations activations_;

@@ -1,0 +1,10 @@
+# The files of configs/ become part of the library, so that the program finds them wherever it runs.
+file(GLOB CAROPE_PRESET_FILES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/configs/*.toml)
+set(CAROPE_PRESETS "")
+foreach(file ${CAROPE_PRESET_FILES})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  get_filename_component(name ${file} NAME_WE)
+  file(READ ${file} text)
+  string(APPEND CAROPE_PRESETS "    {\"${name}\", R\"toml(${text})toml\"},\n")
+endforeach()
+configure_file(${CMAKE_CURRENT_SOURCE_DIR}/cmake/presets.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/presets.cpp @ONLY)

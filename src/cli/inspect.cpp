@@ -1,0 +1,96 @@
+#include <fmt/ranges.h>
+
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "eval/gate.h"
+#include "model/statistics.h"
+#include "report/table.h"
+#include "train/checkpoint.h"
+#include "train/run_data.h"
+
+namespace carope {
+namespace {
+
+struct InspectOptions {
+  std::filesystem::path checkpoint;
+  std::filesystem::path data;
+  std::int64_t tokens = 16'384;
+  int threads = 0;
+};
+
+void print_parameters(const Gpt& model) {
+  Table table({"parameter", "shape", "mean", "deviation", "largest"});
+  for (const ParameterStatistics& one : parameter_statistics(model)) {
+    table.add({one.name, to_string(one.shape), fmt::format("{:.2e}", one.mean),
+               fmt::format("{:.2e}", one.deviation), fmt::format("{:.2e}", one.largest)});
+  }
+  fmt::print("{}{} parameters in all\n", table.text(), model.parameter_count());
+}
+
+void print_gate(const GateStatistics& gate) {
+  fmt::print(
+      "\nThe gate over {} tokens: frequency f by layer and head, and the base of the RoPE "
+      "that turns as fast\n\n",
+      gate.tokens);
+  Table table(
+      {"layer", "head", "mean", "deviation", "lowest", "5 %", "median", "95 %", "highest", "base"});
+  const auto shown = [](double f) { return fmt::format("{:.4f}", f); };
+  for (const HeadFrequencies& head : gate.gates) {
+    table.add({std::to_string(head.layer), std::to_string(head.head), shown(head.mean),
+               shown(head.deviation), shown(head.lowest), shown(head.quantiles[0]),
+               shown(head.quantiles[2]), shown(head.quantiles[4]), shown(head.highest),
+               fmt::format("{:.4g}", head.base)});
+  }
+  fmt::print("{}", table.text());
+}
+
+void inspect(const InspectOptions& options) {
+  const auto checkpoint = find_checkpoint(options.checkpoint);
+  RunConfig config = checkpoint_config(checkpoint);
+  Context ctx = Context::cpu(options.threads);
+  const Gpt model(config.model, ctx.device());
+  load_weights(checkpoint, model);
+  const RunState state = checkpoint_state(checkpoint);
+  fmt::print(
+      "{}: {}, {} layers, {} heads, width {}, vocabulary {}, trained at length {} for {} "
+      "steps, {} tokens\n\n",
+      checkpoint.string(), config.model.encoding, config.model.layers, config.model.heads,
+      config.model.width, config.model.vocabulary, config.model.length, state.step, state.tokens);
+  print_parameters(model);
+  if (!model.encoding().has_gate()) {
+    fmt::print("\nThe encoding '{}' has no gate.\n", config.model.encoding);
+    return;
+  }
+  if (!options.data.empty()) {
+    config.data.path = options.data.string();
+  }
+  if (!std::filesystem::exists(config.data.path)) {
+    fmt::print(
+        "\nThe gate depends on the text, and the run's data {} is not there; name a folder "
+        "of shards with --data.\n",
+        config.data.path);
+    return;
+  }
+  print_gate(*measure_gate(ctx, model, *open_validation(config), options.tokens, nullptr));
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "inspect", "Prints a checkpoint's parameters, and what its gate does to the validation text");
+  const auto options = std::make_shared<InspectOptions>();
+  command
+      ->add_option("checkpoint", options->checkpoint, "a run's folder, or one of its checkpoints")
+      ->required();
+  command->add_option("--data", options->data, "folder of token shards; by default the run's own");
+  command->add_option("--tokens", options->tokens, "of the text to look at the gate with")
+      ->transform(as_quantity())
+      ->capture_default_str();
+  add_threads_option(*command, options->threads);
+  command->callback([options] { inspect(*options); });
+}
+
+}  // namespace carope

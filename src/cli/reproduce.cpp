@@ -1,0 +1,130 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/options.h"
+#include "cli/run_options.h"
+#include "cli/step_line.h"
+#include "dist/launch.h"
+#include "experiment/demo_data.h"
+#include "experiment/experiment.h"
+#include "report/comparison_table.h"
+#include "report/run_record.h"
+
+namespace carope {
+namespace {
+
+struct Preset {
+  std::string config;
+  std::string title;
+};
+
+const std::map<std::string, Preset>& reproductions() {
+  static const std::map<std::string, Preset> kPresets{
+      {"demo", {"demo", "Positional encodings on a synthetic corpus"}},
+      {"tiny", {"paper-tiny", "GPT-Tiny: the paper's experiment"}},
+      {"small", {"paper-small", "GPT-Small: the paper's experiment"}}};
+  return kPresets;
+}
+
+struct ReproduceOptions {
+  std::string preset = "demo";
+  std::filesystem::path folder;
+  std::vector<std::string> encodings;
+  bool controls = false;
+  int seeds = 1;
+  int threads = 0;
+};
+
+/// What the options and settings describe. Data that is not there is made, for the demo.
+ExperimentConfig experiment_of(const ReproduceOptions& options, const RunOptions& overrides) {
+  const Preset& preset = reproductions().at(options.preset);
+  ExperimentConfig config{.title = preset.title,
+                          .preset = options.preset,
+                          .settings = overrides.overridden(load_run_settings(preset.config)),
+                          .seeds = options.seeds,
+                          .folder = options.folder};
+  check<ConfigError>(overrides.overridden({}).count("position") == 0,
+                     "settings of [position] are what the runs differ in; choose among the "
+                     "encodings with --encodings");
+  if (!options.encodings.empty()) {
+    config.variants = find_variants(options.encodings);
+  } else if (options.controls) {
+    const auto controls = control_variants();
+    config.variants.insert(config.variants.end(), controls.begin(), controls.end());
+  }
+  return config;
+}
+
+void reproduce(const ReproduceOptions& options, const RunOptions& overrides) {
+  require_single_process(launch_from_environment());
+  ExperimentConfig config = experiment_of(options, overrides);
+  if (config.folder.empty()) {
+    config.folder = std::filesystem::path("runs") / options.preset;
+  }
+  if (read_run(config.settings).data.path.empty()) {
+    const std::filesystem::path data = config.folder / "data";
+    config.settings["data"]["path"] = (data / "shards").string();
+    const RunConfig run = read_run(config.settings);
+    plan_runs(config);  // what cannot be run must not wait for the data
+    make_demo_data(data, run.model.vocabulary, run.train.tokens, options.threads);
+  }
+  Context ctx = Context::cpu(options.threads);
+  const std::size_t runs = plan_runs(config).size();
+  const bool done =
+      run_experiment(ctx, config, [&](Trainer& trainer, const PlannedRun& run, std::size_t index) {
+        const std::int64_t log_every = std::max<std::int64_t>(trainer.steps() / 20, 1);
+        StepLine line(trainer, ctx,
+                      fmt::format("[{}/{}] {}", index + 1, runs, run.folder.filename().string()),
+                      log_every);
+        const PoliteStop stop;
+        return trainer.run(line.observer(), stop.asked());
+      });
+  if (!done) {
+    fmt::print(stderr, "interrupted; the same command goes on where it stopped\n");
+    throw CLI::RuntimeError(kInterrupted);
+  }
+  const RunCollection collection = load_runs({config.folder});
+  fmt::print("{}\n{}\n", to_text(compare(group_runs(collection.runs))),
+             (config.folder / "report.html").string());
+}
+
+}  // namespace
+
+void add_reproduce(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "reproduce",
+      "Trains with every encoding of the paper, scores past the training length, and reports; goes "
+      "on where it was stopped");
+  const auto options = std::make_shared<ReproduceOptions>();
+  std::vector<std::string> names;
+  for (const auto& [name, preset] : reproductions()) {
+    names.push_back(name);
+  }
+  command
+      ->add_option(
+          "--preset", options->preset,
+          "demo: minutes on a CPU, on a corpus of its own; tiny, small: the paper's models "
+          "and recipe, on shards of FineWeb-Edu in --data.path")
+      ->check(CLI::IsMember(names))
+      ->capture_default_str();
+  command->add_option("--out", options->folder, "folder for all runs; by default runs/PRESET");
+  command->add_flag("--controls", options->controls,
+                    "also what the paper did not run: rope-2.08e7, carope-frozen, carope-literal, "
+                    "none, alibi");
+  command
+      ->add_option("--encodings", options->encodings,
+                   "only these, separated by commas, by the names of tables")
+      ->delimiter(',')
+      ->excludes("--controls");
+  command->add_option("--seeds", options->seeds, "runs of each encoding, which differ in the seed")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  add_threads_option(*command, options->threads);
+  const auto overrides = RunOptions::add_overrides(*command);
+  command->callback([options, overrides] { reproduce(*options, *overrides); });
+}
+
+}  // namespace carope

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/context.h"
+#include "data/loader/loader.h"
+#include "data/tokenizer/tokenizer.h"
+#include "model/gpt.h"
+
+namespace carope {
+
+/// The frequencies f that one head of a layer gave to the tokens of a text.
+struct HeadFrequencies {
+  static constexpr int kBins = 40;
+
+  std::int64_t layer = 0;
+  std::int64_t head = 0;
+  double mean = 0.0;
+  double deviation = 0.0;
+  double lowest = 0.0;
+  double highest = 0.0;
+  std::array<double, 5> quantiles{};         // 5 %, 25 %, 50 %, 75 %, 95 %
+  std::array<std::int64_t, kBins> counts{};  // over f in (0, 1)
+  double base = 0.0;  // of the RoPE that turns as fast as the geometric mean of f: f^-pairs
+};
+
+/// What a model's gate does to a text.
+struct GateStatistics {
+  std::int64_t layers = 0;
+  std::int64_t heads = 0;
+  std::int64_t pairs = 0;
+  std::int64_t tokens = 0;
+  std::vector<HeadFrequencies> gates;  // by layer, then head
+
+  // A passage, for a reader to see which words turn the clock.
+  std::vector<std::string> passage;
+  std::vector<std::vector<std::vector<double>>> frequencies;  // [layer][head][token of passage]
+};
+
+/// The base of the RoPE whose first two pairs turn as 1 and f do.
+double effective_base(double frequency, std::int64_t pairs);
+
+/// Looks at the gate over about `tokens` tokens of the loader, in windows of its length; nothing if
+/// the model's encoding has no gate. The passage is in the words of the tokenizer, or in token
+/// numbers where there is none.
+std::optional<GateStatistics> measure_gate(Context& ctx, const Gpt& model, const Loader& loader,
+                                           std::int64_t tokens, const Tokenizer* tokenizer);
+
+/// As RUN/gate.json has it.
+std::string to_json(const GateStatistics& gate);
+
+}  // namespace carope

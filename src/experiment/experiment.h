@@ -1,0 +1,44 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/context.h"
+#include "experiment/variants.h"
+#include "train/trainer.h"
+
+namespace carope {
+
+/// The same model trained with several encodings on the same data in the same order, and scored
+/// past the length it was trained at.
+struct ExperimentConfig {
+  std::string title;
+  std::string preset;
+  Settings settings;  // of every run; the encoding and the seed are the experiment's
+  std::vector<Variant> variants = paper_variants();
+  int seeds = 1;                 // from train.seed on
+  std::filesystem::path folder;  // a folder for each run, and the report
+};
+
+/// One run of an experiment.
+struct PlannedRun {
+  std::string label;
+  std::filesystem::path folder;
+  RunConfig config;
+};
+
+/// The runs in the order they are made: for each seed, all encodings.
+std::vector<PlannedRun> plan_runs(const ExperimentConfig& config);
+
+/// Trains one run to its end, from where it stands; false if it was interrupted.
+using TrainRun = std::function<bool(Trainer& trainer, const PlannedRun& run, std::size_t index)>;
+
+/// Makes what is missing of an experiment, run by run: trains, scores at 1, 2, 4 and 8 times the
+/// training length, looks at the gate. After each run it writes results.json, table.md and
+/// report.html. Returns whether all is done. Everything is left as it was where the folder holds an
+/// experiment with other settings.
+bool run_experiment(Context& ctx, const ExperimentConfig& config, const TrainRun& train);
+
+}  // namespace carope

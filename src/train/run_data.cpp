@@ -1,0 +1,54 @@
+#include "train/run_data.h"
+
+#include "core/error.h"
+#include "data/shards/manifest.h"
+#include "data/shards/shard.h"
+
+namespace carope {
+namespace {
+
+LoaderConfig loader_config(const RunConfig& config) {
+  LoaderConfig loader{.length = config.model.length,
+                      .batch = config.rows_a_step(),
+                      .order = config.data.order,
+                      .seed = config.train.seed,
+                      .vocabulary = config.model.vocabulary,
+                      .documents = config.data.documents};
+  if (config.data.documents) {
+    const auto manifest = Manifest::load(config.data.path);
+    check<ConfigError>(manifest.has_value(),
+                       "data.documents = true needs the id of end of text from a manifest.json in "
+                       "{}; prepare the data with carope data prepare",
+                       config.data.path);
+    loader.end_of_text = static_cast<TokenId>(manifest->end_of_text);
+  }
+  return loader;
+}
+
+}  // namespace
+
+std::unique_ptr<Loader> open_training(const RunConfig& config, std::int64_t first_step) {
+  LoaderConfig loader = loader_config(config);
+  loader.first_step = first_step;
+  return std::make_unique<Loader>(find_shards(config.data.path, Split::kTrain), loader);
+}
+
+std::unique_ptr<Loader> open_validation(const RunConfig& config) {
+  LoaderConfig loader = loader_config(config);
+  loader.order = Order::kSequential;
+  loader.batch = config.train.micro_batch;
+  return std::make_unique<Loader>(find_shards(config.data.path, Split::kValidation), loader);
+}
+
+Batch rows_of(const TokenBatch& batch, std::int64_t row, std::int64_t rows) {
+  const auto cut = [&](const Tensor& tensor) {
+    return tensor ? tensor.slice_rows(row, row + rows) : tensor;
+  };
+  return {.seq = {.batch = rows,
+                  .length = batch.tokens.dim(1),
+                  .document_start = cut(batch.document_start)},
+          .tokens = cut(batch.tokens),
+          .targets = cut(batch.targets)};
+}
+
+}  // namespace carope

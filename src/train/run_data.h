@@ -1,0 +1,20 @@
+#pragma once
+
+#include <memory>
+
+#include "data/loader/loader.h"
+#include "model/gpt.h"
+#include "train/run_config.h"
+
+namespace carope {
+
+/// What a run trains on, from a step on.
+std::unique_ptr<Loader> open_training(const RunConfig& config, std::int64_t first_step);
+
+/// What a run is validated on, in order, train.micro_batch rows at a time.
+std::unique_ptr<Loader> open_validation(const RunConfig& config);
+
+/// `rows` rows of a batch from row `row` on, for the model.
+Batch rows_of(const TokenBatch& batch, std::int64_t row, std::int64_t rows);
+
+}  // namespace carope
