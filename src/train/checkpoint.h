@@ -37,6 +37,9 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& run_or_checkp
 /// The configuration that a checkpoint was trained with.
 RunConfig checkpoint_config(const std::filesystem::path& checkpoint);
 
+/// How far a checkpoint had come.
+RunState checkpoint_state(const std::filesystem::path& checkpoint);
+
 /// Puts a checkpoint's weights into a model of its configuration.
 void load_weights(const std::filesystem::path& checkpoint, const Gpt& model);
 
