@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -64,14 +65,18 @@ void print_perplexities(const EvalOptions& options, const std::vector<Evaluation
   for (std::size_t i = 0; i < evaluations.size(); ++i) {
     const std::string name = options.checkpoints[i].string();
     std::vector<std::string> row{name, fmt::to_string(evaluations[i].step)};
+    std::map<std::string, std::string> lengths;  // by what is to be said of them
     for (const LengthScore& score : evaluations[i].lengths) {
       row.push_back(perplexity_cell(score));
       if (!score.reason.empty()) {
-        notes += fmt::format("{} @{}: {}\n", name, score.length, score.reason);
+        lengths[score.reason] += fmt::format(" @{}", score.length);
       } else if (score.units.size() < 2) {
-        notes += fmt::format("{} @{}: one unit alone has no interval; score more tokens\n", name,
-                             score.length);
+        lengths["one unit alone has no interval; score more tokens"] +=
+            fmt::format(" @{}", score.length);
       }
+    }
+    for (const auto& [note, where] : lengths) {
+      notes += fmt::format("{}{}: {}\n", name, where, note);
     }
     table.add(std::move(row));
   }
@@ -94,6 +99,25 @@ void print_differences(const EvalOptions& options, const std::vector<Evaluation>
     table.add(std::move(row));
   }
   fmt::print("{}", table.text());
+}
+
+/// An option whose values have names.
+template <class T>
+void add_choice(CLI::App& command, const std::string& name, T& value, std::vector<T> choices,
+                const std::string& what) {
+  std::vector<std::string> names;
+  for (const T choice : choices) {
+    names.emplace_back(to_string(choice));
+  }
+  command
+      .add_option_function<std::string>(
+          name,
+          [&value, names, choices = std::move(choices)](const std::string& text) {
+            const auto found = std::find(names.begin(), names.end(), text);
+            value = choices[static_cast<std::size_t>(found - names.begin())];
+          },
+          what)
+      ->check(CLI::IsMember(names));
 }
 
 void evaluate(const EvalOptions& options) {
@@ -127,14 +151,11 @@ void add_eval(CLI::App& app) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->transform(as_quantity());
-  command
-      ->add_option("--protocol", config.protocol,
-                   "windows: side by side; sliding: they overlap and each target counts once; "
-                   "last: side by side, only their last targets count")
-      ->transform(
-          CLI::CheckedTransformer(std::map<std::string, Protocol>{{"windows", Protocol::kWindows},
-                                                                  {"sliding", Protocol::kSliding},
-                                                                  {"last", Protocol::kLast}}));
+  add_choice(*command, "--protocol", config.protocol,
+             {Protocol::kWindows, Protocol::kSliding, Protocol::kLast},
+             "windows (default): side by side; sliding: they overlap and each target counts once; "
+             "last: side "
+             "by side, only their last targets count");
   command->add_option("--stride", config.stride, "of sliding windows; by default half the length")
       ->transform(as_quantity());
   command
@@ -143,11 +164,8 @@ void add_eval(CLI::App& app) {
       ->transform(as_quantity());
   command->add_option("--tokens", config.tokens, "targets at most; by default all")
       ->transform(as_quantity());
-  command
-      ->add_option("--resample", config.resample,
-                   "what intervals are made of: windows, or documents")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, Resample>{
-          {"windows", Resample::kWindows}, {"documents", Resample::kDocuments}}));
+  add_choice(*command, "--resample", config.resample, {Resample::kWindows, Resample::kDocuments},
+             "what intervals are made of: windows (default), or documents");
   command->add_option("--data", options->data,
                       "folder of token shards; by default that of the runs");
   command->add_option("--json", options->json, "write the results, with curves, to this file");

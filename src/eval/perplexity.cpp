@@ -258,12 +258,15 @@ void check_config(const EvalConfig& config) {
 }
 
 void check_data(const EvalData& data, const EvalConfig& config) {
+  check<FileError>(!data.stream.shards().empty(), "no token shards were named; name one at least");
   const bool needed = data.documents || config.resample == Resample::kDocuments;
-  check<ConfigError>(!needed || data.end_of_text.has_value(),
-                     "where documents begin is not known without the id of the end-of-text token, "
-                     "which a manifest.json beside the shards has; prepare the data with carope "
-                     "data prepare{}",
-                     data.documents ? "" : ", or resample windows");
+  check<ConfigError>(
+      !needed || data.end_of_text.has_value(),
+      "where documents begin in {} is not known: the id of the end-of-text token stands in a "
+      "manifest.json beside the shards, which is missing; prepare the data with carope data "
+      "prepare{}",
+      data.stream.shards().front().path().parent_path().string(),
+      data.documents ? "" : ", or resample windows");
 }
 
 /// Targets from the stream's beginning on that all lengths can share.
