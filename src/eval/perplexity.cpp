@@ -34,12 +34,12 @@ std::vector<Window> cut_windows(const EvalConfig& config, std::int64_t length,
     const std::int64_t half = std::max<std::int64_t>(length / 2, 1);
     return sliding_windows(length, config.stride > 0 ? config.stride : half, stretch);
   }
-  const std::int64_t first = config.protocol == Protocol::kLast ? length - config.last : 0;
+  const bool last_only = config.protocol == Protocol::kLast;
   std::vector<Window> windows;
   for (std::int64_t begin = 0; begin < stretch; begin += length) {
     const std::int64_t rest = std::min(length, stretch - begin);
-    if (rest == length || first == 0) {
-      windows.push_back({begin, rest, first});
+    if (rest == length || !last_only) {
+      windows.push_back({begin, rest, last_only ? length - config.last : 0});
     }
   }
   return windows;
