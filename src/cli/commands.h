@@ -13,6 +13,7 @@ void add_data_prepare(CLI::App& data);
 void add_data_synth(CLI::App& data);
 void add_devices(CLI::App& app);
 void add_encodings(CLI::App& app);
+void add_eval(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_reproduce(CLI::App& app);
 void add_tokenizer(CLI::App& app);

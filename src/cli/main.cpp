@@ -40,6 +40,7 @@ int main(int argc, char** argv) {
   carope::add_data(app);
   carope::add_devices(app);
   carope::add_encodings(app);
+  carope::add_eval(app);
   carope::add_inspect(app);
   carope::add_reproduce(app);
   carope::add_tokenizer(app);

@@ -40,6 +40,22 @@ void remove_old(const fs::path& run, std::int64_t keep) {
   }
 }
 
+struct SavedState {
+  RunState run;
+  std::int64_t optimizer_steps;
+};
+
+SavedState read_state(const fs::path& checkpoint) {
+  const fs::path file = checkpoint / kState;
+  try {
+    const Json json = Json::parse(read_file(file));
+    return {{json.at("step"), json.at("tokens"), json.at("seconds")}, json.at("optimizer_steps")};
+  } catch (const Json::exception& error) {
+    throw FileError(fmt::format("{} is not readable: {}; use an older checkpoint", file.string(),
+                                error.what()));
+  }
+}
+
 }  // namespace
 
 fs::path save_checkpoint(const fs::path& run, const RunConfig& config, const Gpt& model,
@@ -102,6 +118,8 @@ RunConfig resumed_config(const fs::path& run, const Settings& given) {
   return config;
 }
 
+RunState checkpoint_state(const fs::path& checkpoint) { return read_state(checkpoint).run; }
+
 void load_weights(const fs::path& checkpoint, const Gpt& model) {
   const SafetensorsFile file(checkpoint / kModel);
   for (const auto& [name, tensor] : weights_of(model)) {
@@ -115,16 +133,9 @@ RunState load_checkpoint(const fs::path& checkpoint, const Gpt& model, Optimizer
   for (const auto& [name, tensor] : optimizer.moments()) {
     moments.read(name, tensor);
   }
-  const fs::path state_file = checkpoint / kState;
-  try {
-    const Json json = Json::parse(read_file(state_file));
-    const RunState state{json.at("step"), json.at("tokens"), json.at("seconds")};
-    optimizer.set_steps(json.at("optimizer_steps"));
-    return state;
-  } catch (const Json::exception& error) {
-    throw FileError(fmt::format("{} is not readable: {}; use an older checkpoint",
-                                state_file.string(), error.what()));
-  }
+  const SavedState state = read_state(checkpoint);
+  optimizer.set_steps(state.optimizer_steps);
+  return state.run;
 }
 
 }  // namespace carope

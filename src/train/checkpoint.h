@@ -41,6 +41,9 @@ RunConfig checkpoint_config(const std::filesystem::path& checkpoint);
 /// be the same: a run that changes on the way can be neither repeated nor compared.
 RunConfig resumed_config(const std::filesystem::path& run, const Settings& given);
 
+/// How far a checkpoint had come.
+RunState checkpoint_state(const std::filesystem::path& checkpoint);
+
 /// Puts a checkpoint's weights into a model of its configuration.
 void load_weights(const std::filesystem::path& checkpoint, const Gpt& model);
 

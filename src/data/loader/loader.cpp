@@ -47,6 +47,15 @@ std::int64_t count_windows(const TokenStream& stream, std::int64_t length) {
 
 }  // namespace
 
+void mark_documents(std::span<const std::int32_t> tokens, TokenId end_of_text,
+                    std::span<std::int32_t> starts) {
+  std::int32_t start = 0;
+  for (std::size_t t = 0; t < tokens.size(); ++t) {
+    start = tokens[t] == end_of_text ? static_cast<std::int32_t>(t) : start;
+    starts[t] = start;
+  }
+}
+
 Loader::Loader(const std::vector<std::filesystem::path>& shards, const LoaderConfig& config)
     : config_(checked(config)),
       stream_(shards),
@@ -94,11 +103,7 @@ void Loader::fill(std::int64_t step, TokenBatch& batch, const std::stop_token& s
     stream_.read(begin + length, {targets + length - 1, 1}, config_.vocabulary);
     if (config_.documents) {
       std::int32_t* starts = batch.document_start.data<std::int32_t>() + row * length;
-      std::int32_t start = 0;
-      for (std::int32_t t = 0; t < length; ++t) {
-        start = tokens[t] == *config_.end_of_text ? t : start;
-        starts[t] = start;
-      }
+      mark_documents({tokens, width}, *config_.end_of_text, {starts, width});
     }
   }
 }

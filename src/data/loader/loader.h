@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <thread>
 #include <vector>
@@ -42,6 +43,10 @@ struct TokenBatch {
   Tensor targets{};         // [B, T] i32: the token that follows each
   Tensor document_start{};  // [B, T] i32: as Sequence has it; empty unless asked for
 };
+
+/// For each token of a row, the index of the first of its document, as Sequence has it.
+void mark_documents(std::span<const std::int32_t> tokens, TokenId end_of_text,
+                    std::span<std::int32_t> starts);
 
 /// Cuts a stream of N tokens into windows of T, each with the token that follows, and serves them
 /// in batches that a thread makes ahead. Row j of all ranks' rows at a step is number

@@ -1,0 +1,87 @@
+#include "eval/checkpoint_evaluation.h"
+
+#include "core/error.h"
+#include "data/shards/manifest.h"
+#include "train/checkpoint.h"
+
+namespace carope {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Candidate {
+  fs::path named;  // as the caller did
+  fs::path checkpoint;
+  RunConfig config;
+};
+
+/// Refuses checkpoints whose results could not be compared.
+void check_comparable(const Candidate& first, const Candidate& other, bool lengths_given,
+                      bool data_given) {
+  const auto check_same = [&](const auto& a, const auto& b, const char* what, const char* remedy) {
+    check<ConfigError>(a == b, "{} has {} = {}, {} has {}; {}", first.named.string(), what, a,
+                       other.named.string(), b, remedy);
+  };
+  check_same(first.config.model.vocabulary, other.config.model.vocabulary, "model.vocabulary",
+             "perplexities over other vocabularies cannot be compared, score them one by one");
+  if (!lengths_given) {
+    check_same(first.config.model.length, other.config.model.length, "model.length",
+               "say at which lengths to score them with --lengths");
+  }
+  if (!data_given) {
+    const auto path_of = [](const Candidate& candidate) {
+      return fs::weakly_canonical(candidate.config.data.path).string();
+    };
+    check_same(path_of(first), path_of(other), "data.path",
+               "say which data to score them on with --data");
+  }
+}
+
+std::vector<Candidate> find_candidates(const std::vector<fs::path>& paths) {
+  std::vector<Candidate> candidates;
+  for (const fs::path& path : paths) {
+    const fs::path checkpoint = find_checkpoint(path);
+    candidates.push_back({path, checkpoint, checkpoint_config(checkpoint)});
+  }
+  check<ConfigError>(!candidates.empty(), "there is nothing to score; name a run or a checkpoint");
+  return candidates;
+}
+
+}  // namespace
+
+std::vector<Evaluation> evaluate_checkpoints(Context& ctx,
+                                             const std::vector<fs::path>& runs_or_checkpoints,
+                                             EvalConfig config, const fs::path& data) {
+  const std::vector<Candidate> candidates = find_candidates(runs_or_checkpoints);
+  const RunConfig& first = candidates.front().config;
+  for (const Candidate& candidate : candidates) {
+    check_comparable(candidates.front(), candidate, !config.lengths.empty(), !data.empty());
+  }
+  if (config.lengths.empty()) {
+    const std::int64_t trained = first.model.length;
+    config.lengths = {trained, 2 * trained, 4 * trained};
+  }
+  const fs::path folder = data.empty() ? fs::path(first.data.path) : data;
+  check<FileError>(fs::exists(folder), "the data {} is not there; name its folder with --data",
+                   folder.string());
+  const TokenStream stream(find_shards(folder, Split::kValidation));
+  const auto manifest = Manifest::load(folder);
+
+  std::vector<Evaluation> evaluations;
+  for (const auto& [named, checkpoint, run] : candidates) {
+    const Gpt model(run.model, ctx.device());
+    load_weights(checkpoint, model);
+    EvalData tokens{.stream = stream, .documents = run.data.documents};
+    if (manifest) {
+      tokens.end_of_text = static_cast<TokenId>(manifest->end_of_text);
+    }
+    Evaluation evaluation =
+        measure_perplexity(ctx, model, tokens, config, "Scoring " + named.string());
+    evaluation.checkpoint = checkpoint.string();
+    evaluation.step = checkpoint_state(checkpoint).step;
+    evaluations.push_back(std::move(evaluation));
+  }
+  return evaluations;
+}
+
+}  // namespace carope

@@ -1,0 +1,64 @@
+#include "eval/evaluation_json.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/version.h"
+
+namespace carope {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(const LengthScore& score) {
+  if (!score.reason.empty()) {
+    return {{"length", score.length},
+            {"loss", nullptr},
+            {"perplexity", nullptr},
+            {"reason", score.reason}};
+  }
+  Json positions = Json::array();
+  for (const PositionLoss& point : score.positions) {
+    positions.push_back(
+        {{"position", point.position}, {"tokens", point.tokens}, {"loss", point.loss}});
+  }
+  return {{"length", score.length},
+          {"loss", score.loss},
+          {"perplexity", std::exp(score.loss)},
+          {"low", std::exp(score.interval.low)},
+          {"high", std::exp(score.interval.high)},
+          {"units", score.units.size()},
+          {"tokens", score.tokens},
+          {"positions", positions}};
+}
+
+Json json_of(const Evaluation& evaluation) {
+  Json lengths = Json::array();
+  for (const LengthScore& score : evaluation.lengths) {
+    lengths.push_back(json_of(score));
+  }
+  const EvalConfig& config = evaluation.config;
+  return {{"version", version()},
+          {"checkpoint", evaluation.checkpoint},
+          {"step", evaluation.step},
+          {"protocol", to_string(config.protocol)},
+          {"stride", config.stride},
+          {"last", config.last},
+          {"resample", to_string(config.resample)},
+          {"tokens", evaluation.tokens},
+          {"lengths", lengths}};
+}
+
+}  // namespace
+
+std::string to_json(const Evaluation& evaluation) { return json_of(evaluation).dump(2) + "\n"; }
+
+std::string to_json(std::span<const Evaluation> evaluations) {
+  Json all = Json::array();
+  for (const Evaluation& evaluation : evaluations) {
+    all.push_back(json_of(evaluation));
+  }
+  return all.dump(2) + "\n";
+}
+
+}  // namespace carope

@@ -1,0 +1,343 @@
+#include "eval/perplexity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "core/progress.h"
+#include "data/loader/loader.h"
+
+namespace carope {
+namespace {
+
+/// Tokens that the model sees as one sequence. Its targets from number `first` on count.
+struct Window {
+  std::int64_t begin;  // in the stream
+  std::int64_t length;
+  std::int64_t first;
+};
+
+std::vector<Window> sliding_windows(std::int64_t length, std::int64_t stride,
+                                    std::int64_t stretch) {
+  std::vector<Window> windows{{0, length, 0}};
+  for (std::int64_t scored = length; scored < stretch;) {
+    const std::int64_t end = std::min(scored + stride, stretch);
+    windows.push_back({end - length, length, length - (end - scored)});
+    scored = end;
+  }
+  return windows;
+}
+
+std::vector<Window> cut_windows(const EvalConfig& config, std::int64_t length,
+                                std::int64_t stretch) {
+  if (config.protocol == Protocol::kSliding) {
+    const std::int64_t half = std::max<std::int64_t>(length / 2, 1);
+    return sliding_windows(length, config.stride > 0 ? config.stride : half, stretch);
+  }
+  const bool last_only = config.protocol == Protocol::kLast;
+  std::vector<Window> windows;
+  for (std::int64_t begin = 0; begin < stretch; begin += length) {
+    const std::int64_t rest = std::min(length, stretch - begin);
+    if (rest == length || !last_only) {
+      windows.push_back({begin, rest, last_only ? length - config.last : 0});
+    }
+  }
+  return windows;
+}
+
+/// Sums losses by unit and by position in the window.
+class Tally {
+ public:
+  Tally(std::int64_t length, std::int64_t points, std::size_t units)
+      : length_(length), units_(units), points_(static_cast<std::size_t>(points)) {}
+
+  void add(std::size_t unit, std::int64_t position, double loss) {
+    units_[unit].loss += loss;
+    ++units_[unit].tokens;
+    PositionLoss& point = points_[static_cast<std::size_t>(
+        position * static_cast<std::int64_t>(points_.size()) / length_)];
+    point.position = point.tokens > 0 ? std::min(point.position, position) : position;
+    point.loss += loss;
+    ++point.tokens;
+  }
+
+  LengthScore score(const Resampling& resampling) {
+    const auto unused = [](const auto& sum) { return sum.tokens == 0; };
+    std::erase_if(units_, unused);
+    std::erase_if(points_, unused);
+    LengthScore score{.length = length_, .loss = mean_loss(units_)};
+    if (!std::isfinite(score.loss)) {
+      score.reason = "the loss is not finite: the model's weights are unusable";
+      return score;
+    }
+    for (PositionLoss& point : points_) {
+      score.tokens += point.tokens;
+      point.loss /= static_cast<double>(point.tokens);
+    }
+    score.interval = mean_interval(units_, resampling);
+    score.units = std::move(units_);
+    score.positions = std::move(points_);
+    return score;
+  }
+
+ private:
+  std::int64_t length_;
+  std::vector<LossSum> units_;
+  std::vector<PositionLoss> points_;
+};
+
+/// Where documents begin in the first tokens of a stream.
+std::vector<std::int64_t> find_documents(const EvalData& data, std::int64_t tokens,
+                                         std::int64_t vocabulary) {
+  constexpr std::int64_t kBlock = 1 << 20;
+  std::vector<std::int64_t> begins;
+  std::vector<std::int32_t> block;
+  for (std::int64_t begin = 0; begin < tokens; begin += kBlock) {
+    block.resize(static_cast<std::size_t>(std::min(kBlock, tokens - begin)));
+    data.stream.read(begin, block, vocabulary);
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      if (block[i] == *data.end_of_text) {
+        begins.push_back(begin + static_cast<std::int64_t>(i));
+      }
+    }
+  }
+  return begins;
+}
+
+/// Runs a model over windows.
+class Scorer {
+ public:
+  Scorer(Context& ctx, const Gpt& model, const EvalData& data, const EvalConfig& config,
+         std::int64_t stretch)
+      : ctx_(ctx), model_(model), data_(data), config_(config) {
+    if (config.resample == Resample::kDocuments) {
+      document_begins_ = find_documents(data, stretch, model.config().vocabulary);
+    }
+  }
+
+  LengthScore score(std::int64_t length, const std::vector<Window>& windows, Progress& progress) {
+    const std::size_t units =
+        config_.resample == Resample::kDocuments ? document_begins_.size() + 1 : windows.size();
+    Tally tally(length, std::min(config_.positions, length), units);
+    const auto most =
+        static_cast<std::size_t>(std::max<std::int64_t>(config_.tokens_at_once / length, 1));
+    const std::span<const Window> all(windows);
+    for (std::size_t first = 0; first < all.size();) {
+      std::size_t count = 1;
+      while (count < most && first + count < all.size() &&
+             all[first + count].length == all[first].length) {
+        ++count;
+      }
+      run(all.subspan(first, count), first, tally, progress);
+      first += count;
+    }
+    state_.reset();
+    return tally.score(config_.resampling);
+  }
+
+ private:
+  /// Windows of the same length as the rows of a batch, piece by piece if they are long. `number`
+  /// is that of the first.
+  void run(std::span<const Window> rows, std::size_t number, Tally& tally, Progress& progress) {
+    const std::int64_t length = rows.front().length;
+    // Packed documents cannot go through a decode state.
+    const std::int64_t piece = data_.documents ? length : std::min(length, config_.tokens_at_once);
+    if (piece < length) {
+      restart(static_cast<std::int64_t>(rows.size()), length);
+    }
+    for (std::int64_t offset = 0; offset < length; offset += piece) {
+      const std::int64_t count = std::min(piece, length - offset);
+      run_piece(rows, offset, count, piece < length ? &*state_ : nullptr);
+      add_losses(rows, number, offset, count, tally);
+      progress.advance(static_cast<std::int64_t>(rows.size()) * count);
+    }
+  }
+
+  void run_piece(std::span<const Window> rows, std::int64_t offset, std::int64_t count,
+                 DecodeState* state) {
+    const auto height = static_cast<std::int64_t>(rows.size());
+    read(rows, offset, count);
+    plan(height, count);
+    Batch batch{.seq = {.batch = height, .length = count},
+                .tokens = Tensor::of(tokens_, {height, count}),
+                .targets = Tensor::of(targets_, {height, count})};
+    if (data_.documents) {
+      batch.seq.document_start = Tensor::of(document_start_, {height, count});
+    }
+    if (count_targets(batch.targets) > 0) {
+      model_.loss(ctx_, batch, *activations_, state);
+    } else {
+      model_.forward(ctx_, batch.seq, batch.tokens, *activations_, state);
+    }
+  }
+
+  /// Reads a piece of each row: tokens, and those of the targets that count.
+  void read(std::span<const Window> rows, std::int64_t offset, std::int64_t count) {
+    const auto size = static_cast<std::size_t>(count);
+    tokens_.resize(rows.size() * size);
+    targets_.resize(rows.size() * size);
+    document_start_.resize(data_.documents ? rows.size() * size : 0);
+    const std::int64_t vocabulary = model_.config().vocabulary;
+    for (std::size_t row = 0; row < rows.size(); ++row) {
+      const std::span tokens = std::span(tokens_).subspan(row * size, size);
+      const std::span targets = std::span(targets_).subspan(row * size, size);
+      data_.stream.read(rows[row].begin + offset, tokens, vocabulary);
+      data_.stream.read(rows[row].begin + offset + 1, targets, vocabulary);
+      const std::int64_t not_counted = std::clamp<std::int64_t>(rows[row].first - offset, 0, count);
+      std::fill_n(targets.begin(), not_counted, -1);
+      if (data_.documents) {
+        mark_documents(tokens, *data_.end_of_text,
+                       std::span(document_start_).subspan(row * size, size));
+      }
+    }
+  }
+
+  void add_losses(std::span<const Window> rows, std::size_t number, std::int64_t offset,
+                  std::int64_t count, Tally& tally) const {
+    const float* losses = activations_->losses.f32();
+    for (std::size_t row = 0; row < rows.size(); ++row, losses += count) {
+      for (std::int64_t t = std::max<std::int64_t>(rows[row].first - offset, 0); t < count; ++t) {
+        const std::size_t unit = config_.resample == Resample::kDocuments
+                                     ? document_of(rows[row].begin + offset + t)
+                                     : number + row;
+        tally.add(unit, offset + t, losses[t]);
+      }
+    }
+  }
+
+  /// A target belongs to the document of the token before it, which it is predicted from.
+  std::size_t document_of(std::int64_t token) const {
+    const auto next = std::upper_bound(document_begins_.begin(), document_begins_.end(), token);
+    return static_cast<std::size_t>(next - document_begins_.begin());
+  }
+
+  void plan(std::int64_t rows, std::int64_t length) {
+    if (!activations_ || activations_->batch != rows || activations_->length != length) {
+      activations_.reset();  // before there is another
+      activations_.emplace(model_.plan(rows, length, Purpose::kInference));
+    }
+  }
+
+  void restart(std::int64_t rows, std::int64_t length) {
+    if (state_) {
+      state_->restart();
+    } else {
+      state_.emplace(model_.plan_decoding(rows, length));
+    }
+  }
+
+  Context& ctx_;
+  const Gpt& model_;
+  const EvalData& data_;
+  const EvalConfig& config_;
+  std::vector<std::int64_t> document_begins_;
+  std::vector<std::int32_t> tokens_, targets_, document_start_;
+  std::optional<Activations> activations_;
+  std::optional<DecodeState> state_;
+};
+
+void check_config(const EvalConfig& config) {
+  check<ConfigError>(!config.lengths.empty(), "there is no length to score; name one at least");
+  const std::int64_t shortest = *std::min_element(config.lengths.begin(), config.lengths.end());
+  check<ConfigError>(shortest >= 1, "a length of {} is not possible; give 1 or more", shortest);
+  const auto check_part = [&](const char* name, std::int64_t value, Protocol protocol) {
+    check<ConfigError>(value == 0 || config.protocol == protocol,
+                       "{} = {} is for the protocol '{}', not '{}'; leave it out, or change the "
+                       "protocol",
+                       name, value, to_string(protocol), to_string(config.protocol));
+    check<ConfigError>(0 <= value && value <= shortest,
+                       "{} = {} is not possible with windows of {}; give 1 to {}", name, value,
+                       shortest, shortest);
+  };
+  check_part("stride", config.stride, Protocol::kSliding);
+  check_part("last", config.last, Protocol::kLast);
+  check<ConfigError>(config.tokens >= 0 && config.positions >= 1 && config.tokens_at_once >= 1,
+                     "tokens = {}, positions = {} and tokens_at_once = {} are not possible; give 1 "
+                     "or more",
+                     config.tokens, config.positions, config.tokens_at_once);
+}
+
+void check_data(const EvalData& data, const EvalConfig& config) {
+  check<FileError>(!data.stream.shards().empty(), "no token shards were named; name one at least");
+  const bool needed = data.documents || config.resample == Resample::kDocuments;
+  check<ConfigError>(
+      !needed || data.end_of_text.has_value(),
+      "where documents begin in {} is not known: the id of the end-of-text token stands in a "
+      "manifest.json beside the shards, which is missing; prepare the data with carope data "
+      "prepare{}",
+      data.stream.shards().front().path().parent_path().string(),
+      data.documents ? "" : ", or resample windows");
+}
+
+/// Targets from the stream's beginning on that all lengths can share.
+std::int64_t common_stretch(const TokenStream& stream, const EvalConfig& config) {
+  const std::int64_t longest = *std::max_element(config.lengths.begin(), config.lengths.end());
+  check<FileError>(!stream.shards().empty(), "no token shards were named; name one at least");
+  check<ConfigError>(
+      stream.size() > longest,
+      "the {} shard(s) from {} on have {} tokens, a window of {} and the token after "
+      "it need {}; give lengths of at most {}, or more text",
+      stream.shards().size(), stream.shards().front().path().string(), stream.size(), longest,
+      longest + 1, stream.size() - 1);
+  check<ConfigError>(config.tokens == 0 || config.tokens >= longest,
+                     "tokens = {} is less than one window of {}; give more tokens, or shorter "
+                     "lengths",
+                     config.tokens, longest);
+  const std::int64_t targets =
+      config.tokens > 0 ? std::min(config.tokens, stream.size() - 1) : stream.size() - 1;
+  return targets / longest * longest;
+}
+
+}  // namespace
+
+std::string_view to_string(Protocol protocol) {
+  switch (protocol) {
+    case Protocol::kWindows:
+      return "windows";
+    case Protocol::kSliding:
+      return "sliding";
+    case Protocol::kLast:
+      return "last";
+  }
+  return "";
+}
+
+std::string_view to_string(Resample resample) {
+  return resample == Resample::kWindows ? "windows" : "documents";
+}
+
+Evaluation measure_perplexity(Context& ctx, const Gpt& model, const EvalData& data,
+                              EvalConfig config, const std::string& title) {
+  check_config(config);
+  check_data(data, config);
+  if (config.protocol == Protocol::kLast && config.last == 0) {
+    const std::int64_t shortest = *std::min_element(config.lengths.begin(), config.lengths.end());
+    config.last = std::max<std::int64_t>(shortest / 2, 1);
+  }
+  const std::int64_t stretch = common_stretch(data.stream, config);
+  const std::int64_t bound = model.encoding().max_length().value_or(stretch);
+  std::int64_t work = 0;
+  std::vector<std::vector<Window>> windows;
+  for (const std::int64_t length : config.lengths) {
+    windows.push_back(length <= bound ? cut_windows(config, length, stretch)
+                                      : std::vector<Window>());
+    for (const Window& window : windows.back()) {
+      work += window.length;
+    }
+  }
+  Evaluation evaluation{.config = config, .tokens = stretch};
+  Scorer scorer(ctx, model, data, config, stretch);
+  Progress progress(title, work, "tokens");
+  for (std::size_t i = 0; i < config.lengths.size(); ++i) {
+    const std::int64_t length = config.lengths[i];
+    evaluation.lengths.push_back(
+        length <= bound
+            ? scorer.score(length, windows[i], progress)
+            : LengthScore{.length = length,
+                          .reason = fmt::format("past the {} positions of the encoding '{}'", bound,
+                                                model.config().encoding)});
+  }
+  return evaluation;
+}
+
+}  // namespace carope

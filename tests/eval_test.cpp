@@ -1,0 +1,420 @@
+// Perplexity against the simplest way to get it, intervals against theory, and the command.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "core/file.h"
+#include "data/shards/manifest.h"
+#include "eval/evaluation_json.h"
+#include "eval/perplexity.h"
+#include "support/compare.h"
+#include "support/errors.h"
+#include "support/folder.h"
+#include "support/naive_evaluation.h"
+#include "support/program.h"
+#include "support/shard_files.h"
+#include "support/training.h"
+#include "train/checkpoint.h"
+
+namespace carope::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using Json = nlohmann::json;
+
+class Perplexity : public testing::Test {
+ protected:
+  static constexpr std::int64_t kTokens = 203;
+
+  static Gpt model(const std::string& encoding) {
+    Gpt model({.layers = 2,
+               .heads = 2,
+               .width = 16,
+               .vocabulary = 50,
+               .length = 16,
+               .encoding = encoding});
+    model.initialise(1);
+    perturb(model, 0.2);
+    return model;
+  }
+
+  Evaluation measure(const Gpt& model, const EvalConfig& config, bool documents = false) {
+    return measure_perplexity(
+        ctx_, model, {.stream = stream_, .end_of_text = kEndOfText, .documents = documents},
+        config);
+  }
+
+  /// Compares every sum of an evaluation with the naive one.
+  static void expect_equal(const Evaluation& got, Naive& naive, double tolerance) {
+    const EvalConfig& config = got.config;
+    const std::int64_t longest = *std::max_element(config.lengths.begin(), config.lengths.end());
+    EXPECT_EQ(got.tokens, (kTokens - 1) / longest * longest);
+    ASSERT_EQ(got.lengths.size(), config.lengths.size());
+    for (const LengthScore& score : got.lengths) {
+      std::map<std::int64_t, LossSum> units, positions;
+      LossSum all;
+      for (std::int64_t i = 0; i < got.tokens; ++i) {
+        if (const auto target = count_target(config, score.length, got.tokens, i)) {
+          const double loss = naive.loss(*target);
+          const std::int64_t unit =
+              config.resample == Resample::kDocuments ? naive.document_of(i) : target->begin;
+          for (LossSum* sum : {&all, &units[unit], &positions[target->position]}) {
+            sum->loss += loss;
+            ++sum->tokens;
+          }
+        }
+      }
+      EXPECT_EQ(score.reason, "");
+      EXPECT_EQ(score.tokens, all.tokens);
+      EXPECT_NEAR(score.loss, all.loss / static_cast<double>(all.tokens), tolerance);
+      ASSERT_EQ(score.units.size(), units.size());
+      auto unit = score.units.begin();
+      for (const auto& [begin, sum] : units) {
+        EXPECT_EQ(unit->tokens, sum.tokens) << begin;
+        EXPECT_NEAR((unit++)->loss, sum.loss, 20.0 * tolerance) << begin;
+      }
+      ASSERT_EQ(score.positions.size(), positions.size());  // config.positions is long enough
+      auto point = score.positions.begin();
+      for (const auto& [position, sum] : positions) {
+        EXPECT_EQ(point->position, position);
+        EXPECT_EQ(point->tokens, sum.tokens) << position;
+        EXPECT_NEAR((point++)->loss, sum.loss / static_cast<double>(sum.tokens), 5.0 * tolerance);
+      }
+    }
+  }
+
+  Context ctx_ = Context::cpu(2);
+  TemporaryFolder folder_;
+  std::vector<TokenId> tokens_ = random_tokens(kTokens);
+  TokenStream stream_{
+      {write_bytes(folder_ / "x_val_000000.bin", shard_bytes({tokens_.begin(), tokens_.end()}))}};
+};
+
+const std::vector<EvalConfig> kProtocols{
+    {.protocol = Protocol::kWindows},
+    {.protocol = Protocol::kSliding},
+    {.protocol = Protocol::kSliding, .stride = 5},
+    {.protocol = Protocol::kSliding, .stride = 7, .resample = Resample::kDocuments},
+    {.protocol = Protocol::kLast, .last = 3},
+    {.protocol = Protocol::kLast, .last = 7, .resample = Resample::kDocuments}};
+
+TEST_F(Perplexity, IsThatOfWholeWindowsInAnyPiecesAndRows) {
+  for (const std::string encoding : {"carope", "alibi", "sinusoidal"}) {
+    const Gpt model = this->model(encoding);
+    Naive naive(model, tokens_);
+    for (EvalConfig config : kProtocols) {
+      config.lengths = {7, 24, 13};
+      for (const std::int64_t at_once : {1, 5, 26, 100'000}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", encoding, to_string(config.protocol), at_once));
+        config.tokens_at_once = at_once;
+        expect_equal(measure(model, config), naive, tolerance(DType::kF32).loss);
+      }
+    }
+  }
+}
+
+TEST_F(Perplexity, LosesNothingToRoundingWhenItSums) {
+  const Gpt model = this->model("carope");
+  Naive naive(model, tokens_);
+  for (EvalConfig config : kProtocols) {
+    config.lengths = {24};
+    config.tokens_at_once = 24;  // one window at a time, as the naive way has it: the same bits
+    expect_equal(measure(model, config), naive, 1e-13);
+  }
+}
+
+TEST_F(Perplexity, KeepsAttentionWithinDocumentsWhereTheModelDid) {
+  const Gpt model = this->model("carope");
+  Naive naive(model, tokens_, true);
+  for (EvalConfig config : kProtocols) {
+    config.lengths = {40, 7};
+    config.tokens_at_once = 30;
+    expect_equal(measure(model, config, true), naive, tolerance(DType::kF32).loss);
+  }
+  const EvalConfig config{.lengths = {40}};
+  EXPECT_GT(std::abs(measure(model, config).lengths[0].loss -
+                     measure(model, config, true).lengths[0].loss),
+            1e-3);
+}
+
+TEST_F(Perplexity, ScoresTheSameTargetsAtEveryLength) {
+  const Evaluation got = measure(model("none"), {.lengths = {1, 7, 13, 24}, .tokens = 100});
+  EXPECT_EQ(got.tokens, 96);
+  for (const LengthScore& score : got.lengths) {
+    EXPECT_EQ(score.tokens, 96) << score.length;
+  }
+}
+
+TEST_F(Perplexity, GathersThePositionsOfALongWindow) {
+  const LengthScore score =
+      measure(model("none"), {.lengths = {100}, .positions = 8}).lengths.front();
+  std::vector<std::int64_t> first, counts;
+  for (const PositionLoss& point : score.positions) {
+    first.push_back(point.position);
+    counts.push_back(point.tokens);
+  }
+  EXPECT_THAT(first, testing::ElementsAre(0, 13, 25, 38, 50, 63, 75, 88));
+  EXPECT_THAT(counts, testing::ElementsAre(26, 24, 26, 24, 26, 24, 26, 24));
+}
+
+TEST_F(Perplexity, HasNoValueWhereWeightsAreBroken) {
+  const Gpt broken = model("rope");
+  broken.parameter("embedding").value.f32()[7] = std::nanf("");
+  const Evaluation got = measure(broken, {.lengths = {16}});
+  EXPECT_THAT(got.lengths.front().reason, HasSubstr("not finite"));
+  EXPECT_TRUE(Json::parse(to_json(got))["lengths"][0]["loss"].is_null());
+}
+
+/// Units of other sizes, with a loss of 3 a target but for noise of each unit.
+std::vector<LossSum> noisy_units(std::size_t count, double deviation, std::uint64_t seed) {
+  const Philox random(seed, 1 << 20);  // not a stream of the bootstrap
+  std::vector<LossSum> units;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::int64_t tokens = 5 + random.below(20, 2 * i);
+    units.push_back(
+        {static_cast<double>(tokens) * (3.0 + deviation * random.normal(2 * i + 1)), tokens});
+  }
+  return units;
+}
+
+/// The standard error of a ratio of sums, by linearisation.
+double standard_error(const std::vector<LossSum>& units) {
+  const double mean = mean_loss(units);
+  double squares = 0.0;
+  double tokens = 0.0;
+  for (const LossSum& unit : units) {
+    squares += std::pow(unit.loss - mean * static_cast<double>(unit.tokens), 2);
+    tokens += static_cast<double>(unit.tokens);
+  }
+  return std::sqrt(squares) / tokens;
+}
+
+constexpr double kNormal95 = 1.959964;
+
+TEST(Bootstrap, HasTheWidthThatTheoryGives) {
+  const auto units = noisy_units(2000, 0.5, 1);
+  const Interval interval = mean_interval(units, {.resamples = 8000, .seed = 2});
+  const double half = kNormal95 * standard_error(units);
+  EXPECT_NEAR(interval.low, mean_loss(units) - half, 0.04 * half);
+  EXPECT_NEAR(interval.high, mean_loss(units) + half, 0.04 * half);
+}
+
+TEST(Bootstrap, CoversTheTruthAsOftenAsItSays) {
+  int covered = 0;
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    const Interval interval =
+        mean_interval(noisy_units(100, 0.5, i), {.resamples = 400, .seed = i});
+    covered += interval.low <= 3.0 && 3.0 <= interval.high ? 1 : 0;
+  }
+  // Of 100 units the spread is underestimated a little: 93.8 % of 4 000. Three deviations of a
+  // count.
+  EXPECT_NEAR(covered, 938, 23);
+}
+
+TEST(Bootstrap, DependsOnTheSeedAlone) {
+  const auto units = noisy_units(50, 0.5, 1);
+  const auto low = [&](std::uint64_t seed) { return mean_interval(units, {.seed = seed}).low; };
+  EXPECT_EQ(low(1), low(1));
+  EXPECT_NE(low(1), low(2));
+}
+
+TEST(Bootstrap, PairsWhatBelongsTogether) {
+  const auto a = noisy_units(1000, 0.5, 1);
+  auto b = a;
+  std::vector<LossSum> differences;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    const double worse = 0.1 + 0.01 * Philox(9, 9).normal(i);
+    b[i].loss += worse * static_cast<double>(b[i].tokens);
+    differences.push_back({worse * static_cast<double>(b[i].tokens), b[i].tokens});
+  }
+  const Difference got = paired_difference(a, b, {.resamples = 4000});
+  const double half = kNormal95 * standard_error(differences);
+  EXPECT_NEAR(got.loss, 0.1, 2.0 * half);
+  EXPECT_NEAR(got.interval.low, got.loss - half, 0.06 * half);
+  EXPECT_NEAR(got.interval.high, got.loss + half, 0.06 * half);
+  const Interval alone = mean_interval(a, {});
+  EXPECT_LT(got.interval.high - got.interval.low, 0.1 * (alone.high - alone.low));
+
+  const Difference none = paired_difference(a, a, {});
+  EXPECT_EQ(none.loss, 0.0);
+  EXPECT_EQ(none.interval.low, 0.0);
+  EXPECT_EQ(none.interval.high, 0.0);
+  b.front().tokens += 1;
+  EXPECT_THAT(message_of<Error>([&] { paired_difference(a, b, {}); }),
+              AllOf(HasSubstr("1000 and 1000 units"), HasSubstr("the same tokens and lengths")));
+}
+
+class EvalCommand : public testing::Test {
+ protected:
+  EvalCommand() { write_training_data(folder_ / "data"); }
+
+  std::string path(const std::string& name) const {
+    return fmt::format("'{}'", (folder_ / name).string());
+  }
+
+  /// A run that has learnt nothing.
+  fs::path save_run(const std::string& name, const Settings& changes) const {
+    Settings settings{{"data", {{"path", (folder_ / "data").string()}}},
+                      {"position", {{"encoding", std::string("carope")}}},
+                      {"model",
+                       {{"layers", std::int64_t{1}},
+                        {"heads", std::int64_t{1}},
+                        {"width", std::int64_t{16}},
+                        {"vocabulary", std::int64_t{50}},
+                        {"length", std::int64_t{16}}}}};
+    for (const auto& [section, options] : changes) {
+      for (const auto& [key, value] : options) {
+        settings[section][key] = value;
+      }
+    }
+    const RunConfig config = read_run(settings);
+    Gpt model(config.model);
+    model.initialise(1);
+    return save_checkpoint(folder_ / name, config, model, Optimizer(model.parameters(), {}),
+                           {.step = 7});
+  }
+
+  void expect_refusal(const std::string& arguments, const testing::Matcher<std::string>& said) {
+    const Ended ended = run("eval " + arguments);
+    EXPECT_NE(ended.status, 0) << arguments;
+    EXPECT_THAT(ended.output, said) << arguments;
+    EXPECT_THAT(ended.output, Not(HasSubstr("Perplexity on"))) << arguments;
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(EvalCommand, ScoresWhatWasTrained) {
+  for (const std::string encoding : {"rope", "learnable"}) {
+    const Ended trained =
+        run("train --out " + path(encoding) + " " + small_training(folder_ / "data") +
+            " --position.encoding " + encoding + " --train.tokens 6400");
+    ASSERT_EQ(trained.status, 0) << trained.output;
+  }
+  const Ended one = run("eval " + path("rope") + " --json " + path("one.json"));
+  ASSERT_EQ(one.status, 0) << one.output;
+  EXPECT_THAT(one.output, AllOf(HasSubstr("Perplexity on 640 tokens"), HasSubstr("@16"),
+                                HasSubstr("@64"), Not(HasSubstr("Loss minus"))));
+  const Json json = Json::parse(read_file(folder_ / "one.json"));
+  EXPECT_EQ(json["checkpoint"], (folder_ / "rope" / "checkpoints" / "step-00000050").string());
+  EXPECT_EQ(json["step"], 50);
+  EXPECT_EQ(json["protocol"], "windows");
+  EXPECT_EQ(json["resample"], "windows");
+  EXPECT_EQ(json["tokens"], 640);
+  ASSERT_EQ(json["lengths"].size(), 3U);
+  const Json& at_16 = json["lengths"][0];
+  EXPECT_EQ(at_16["length"], 16);
+  EXPECT_EQ(at_16["tokens"], 640);
+  EXPECT_EQ(at_16["positions"].size(), 16U);
+  EXPECT_EQ(at_16["positions"][3]["position"], 3);
+  EXPECT_EQ(at_16["positions"][3]["tokens"], 40);
+  EXPECT_DOUBLE_EQ(at_16["perplexity"], std::exp(at_16["loss"].get<double>()));
+  EXPECT_LT(at_16["low"], at_16["perplexity"]);
+  EXPECT_GT(at_16["high"], at_16["perplexity"]);
+  // The trainer validated on the same windows when it ended.
+  const std::string metrics = read_file(folder_ / "rope" / "metrics.jsonl");
+  const Json last = Json::parse(metrics.substr(metrics.rfind('{')));
+  EXPECT_NEAR(at_16["loss"], last["validation_loss"], 1e-5);
+
+  const Ended both = run("eval " + path("rope") + " " + path("learnable") + " " + path("rope") +
+                         " --lengths 16,64 --json " + path("both.json"));
+  ASSERT_EQ(both.status, 0) << both.output;
+  EXPECT_THAT(
+      both.output,
+      AllOf(HasSubstr("learnable @64: past the 16 positions of the encoding 'learnable'"),
+            HasSubstr("Loss minus that of"), HasSubstr("+0.0000 [+0.0000, +0.0000] (x1.0000)")));
+  EXPECT_THAT(both.output, testing::ContainsRegex("learnable +50 +[0-9.]+ \\[[0-9., ]+\\] +-\n"));
+  const Json array = Json::parse(read_file(folder_ / "both.json"));
+  ASSERT_EQ(array.size(), 3U);
+  EXPECT_EQ(array[0]["lengths"][0], at_16);
+  EXPECT_EQ(array[1]["lengths"][1], Json::parse(R"({"length": 64, "loss": null, "perplexity": null,
+                            "reason": "past the 16 positions of the encoding 'learnable'"})"));
+}
+
+TEST_F(EvalCommand, TakesDocumentsFromTheManifest) {
+  save_run("run", {});
+  const std::string command = path("run") + " --resample documents";
+  expect_refusal(command, AllOf(HasSubstr((folder_ / "data").string()), HasSubstr("manifest.json"),
+                                HasSubstr("carope data prepare, or resample windows")));
+  Manifest manifest;
+  manifest.end_of_text = 7;
+  manifest.save(folder_ / "data");
+  const Ended ended =
+      run("eval " + command + " --lengths 32 --tokens 320 --json " + path("documents.json"));
+  ASSERT_EQ(ended.status, 0) << ended.output;
+  const Json json = Json::parse(read_file(folder_ / "documents.json"));
+  EXPECT_EQ(json["resample"], "documents");
+  EXPECT_EQ(json["tokens"], 320);
+  const Shard shard(find_shards(folder_ / "data", Split::kValidation).front());
+  const auto tokens = shard.tokens().first(320);
+  EXPECT_EQ(json["lengths"][0]["units"], std::count(tokens.begin(), tokens.end(), 7) + 1);
+}
+
+TEST_F(EvalCommand, SaysWhatIsWrong) {
+  const fs::path checkpoint = save_run("run", {});
+  expect_refusal(path("nowhere"),
+                 AllOf(HasSubstr("nowhere holds no complete checkpoint"), HasSubstr("name a run")));
+  expect_refusal(path("run") + " --lengths 16,0", HasSubstr("0 is not possible; give 1 or more"));
+  expect_refusal(path("run") + " --lengths 700",
+                 AllOf(HasSubstr("t_val_000000.bin"), HasSubstr("have 700 tokens"),
+                       HasSubstr("need 701; give lengths of at most 699")));
+  expect_refusal(path("run") + " --tokens 63", HasSubstr("less than one window of 64"));
+  expect_refusal(path("run") + " --protocol every", HasSubstr("windows,sliding,last"));
+  expect_refusal(path("run") + " --stride 4",
+                 HasSubstr("stride = 4 is for the protocol 'sliding'"));
+  expect_refusal(path("run") + " --protocol sliding --stride 17",
+                 HasSubstr("stride = 17 is not possible with windows of 16; give 1 to 16"));
+  expect_refusal(path("run") + " --protocol last --last 17", HasSubstr("last = 17"));
+  expect_refusal(path("run") + " --data " + path("gone"),
+                 AllOf(HasSubstr("gone is not there"), HasSubstr("--data")));
+  save_run("larger", {{"model", {{"vocabulary", std::int64_t{60}}}}});
+  expect_refusal(path("run") + " " + path("larger"),
+                 AllOf(HasSubstr("model.vocabulary = 50"), HasSubstr("larger has 60")));
+  save_run("other", {{"data", {{"path", (folder_ / "others").string()}}}});
+  expect_refusal(path("run") + " " + path("other"),
+                 AllOf(HasSubstr("others"), HasSubstr("--data")));
+  save_run("longer", {{"model", {{"length", std::int64_t{32}}}}});
+  expect_refusal(path("run") + " " + path("longer"), HasSubstr("--lengths"));
+  save_run("smaller", {{"model", {{"vocabulary", std::int64_t{40}}}}});
+  expect_refusal(path("smaller"), AllOf(HasSubstr("t_val_000000.bin"), HasSubstr("vocabulary")));
+  fs::resize_file(checkpoint / "model.safetensors", 1000);
+  expect_refusal(path("run"), HasSubstr((checkpoint / "model.safetensors").string()));
+}
+
+/// The most memory, in bytes, that a run of the program held.
+std::size_t peak_memory(const std::string& arguments) {
+  int status = 0;
+  rusage usage{};
+  wait4(start(arguments), &status, 0, &usage);
+  EXPECT_EQ(status, 0) << arguments;
+  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+}
+
+TEST_F(EvalCommand, NeedsNoMoreMemoryForALongerWindowThanItsKeysAndValues) {
+  constexpr std::int64_t kLong = 32'768;
+  const RunConfig config = checkpoint_config(save_run("run", {}));
+  fs::create_directory(folder_ / "long");
+  const auto tokens = random_tokens(40'000);
+  write_bytes(folder_ / "long" / "x_val_000000.bin", shard_bytes({tokens.begin(), tokens.end()}));
+  const auto memory_at = [&](std::int64_t length) {
+    return peak_memory(fmt::format("eval {} --data {} --tokens {} --lengths {} --threads 2",
+                                   path("run"), path("long"), kLong, length));
+  };
+  const auto grown = static_cast<std::int64_t>(memory_at(kLong) - memory_at(2048));
+  constexpr std::int64_t kKeysAndValues = 2 * kLong * 16 * 4;
+  const auto whole =
+      static_cast<std::int64_t>(Gpt(config.model).plan(1, kLong, Purpose::kInference).bytes());
+  EXPECT_LT(grown, 2 * kKeysAndValues);
+  EXPECT_GT(whole, 6 * kKeysAndValues);  // so that whole windows would be seen
+}
+
+}  // namespace
+}  // namespace carope::test
