@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 #include <set>
 
 #include "core/progress.h"
 #include "report/svg.h"
 #include "report/text.h"
 
+// The first encoding is drawn last, so that no other covers it.
 namespace carope {
 namespace {
 
@@ -68,10 +70,10 @@ struct LossCurve {
   std::vector<Point> training;
 };
 
-/// The heights worth showing: the first twentieth of training falls from a height that would
+/// The heights worth showing: the first tenth of training falls from a height that would
 /// flatten the rest.
 Range loss_range(const std::vector<LossCurve>& curves, double most_tokens) {
-  constexpr double kSteep = 0.05;
+  constexpr double kSteep = 0.1;
   Range range;
   for (const LossCurve& curve : curves) {
     for (const Point& point : curve.training) {
@@ -129,7 +131,7 @@ std::vector<Point> by_position(const EncodingRuns& encoding) {
 
 void draw_losses(Chart& chart, const std::vector<LossCurve>& curves, const Range& shown) {
   std::vector<EndValue> ends;
-  for (const LossCurve& curve : curves) {
+  for (const LossCurve& curve : std::views::reverse(curves)) {
     const int slot = curve.encoding->slot;
     std::vector<Point> visible = curve.training;
     std::erase_if(visible, [&](const Point& point) { return point.y > shown.high; });
@@ -160,7 +162,7 @@ void draw_losses(Chart& chart, const std::vector<LossCurve>& curves, const Range
 void draw_perplexities(Chart& chart, const std::vector<EncodingRuns>& encodings,
                        const std::vector<std::int64_t>& lengths) {
   std::vector<EndValue> ends;
-  for (const EncodingRuns& encoding : encodings) {
+  for (const EncodingRuns& encoding : std::views::reverse(encodings)) {
     std::vector<Point> points;
     std::vector<Band> bands;
     for (const std::int64_t length : lengths) {
@@ -219,14 +221,14 @@ std::string loss_figure(const std::vector<EncodingRuns>& encodings) {
   }
   const Axis x = Axis::linear_exact({0.0, most_tokens});
   const Axis y = Axis::linear(shown);
-  Chart chart("Training and validation loss over the tokens of training", {}, x, y);
+  Chart chart("Training and validation loss over the tokens of training", {.top = 26}, x, y);
   chart.x_axis("tokens of training", number_ticks(x, 5));
   chart.y_axis("loss, nats a token", number_ticks(y, 5));
   draw_losses(chart, curves, shown);
   return figure("How training went", legend(named) + chart.svg(),
                 "Lines: the loss in training, each point a mean over 2 % of the steps. Marks: the "
                 "loss on held-out text, whose last value stands at the right. Lower is better; the "
-                "steep first 5 % may lie above the figure.");
+                "steep first 10 % may lie above the figure.");
 }
 
 std::string length_figure(const std::vector<EncodingRuns>& encodings) {
@@ -300,7 +302,7 @@ std::string position_figure(const std::vector<EncodingRuns>& encodings) {
   mark_training_length(chart, encodings);
   chart.x_axis("position in the window", number_ticks(x, 5));
   chart.y_axis("loss, nats a token", number_ticks(y, 5));
-  for (std::size_t i = 0; i < curves.size(); ++i) {
+  for (std::size_t i = curves.size(); i-- > 0;) {
     chart.line(curves[i], encodings[i].slot);
     for (std::size_t j = 0; j < curves[i].size(); j += 8) {
       const Point& point = curves[i][j];

@@ -64,7 +64,7 @@ std::string layer_panel(const EncodingRuns& encoding, const RunRecord& run, std:
               Axis::linear_exact({0.0, 1.0}), Axis::linear_exact({0.0, 1.0}));
   chart.add(fmt::format(
       "<text class=\"panel\" x=\"2\" y=\"14\">layer {}</text><text class=\"label\" x=\"2\" "
-      "y=\"33\">head</text><text class=\"label end\" x=\"258\" y=\"33\">median</text>\n",
+      "y=\"41\">head</text><text class=\"label end\" x=\"258\" y=\"41\">median</text>\n",
       layer));
   const double bottom = frame.height - frame.bottom;
   chart.add(fmt::format("<path class=\"axis\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>", chart.px(0.0), bottom,
@@ -86,7 +86,8 @@ std::string layer_panel(const EncodingRuns& encoding, const RunRecord& run, std:
 }
 
 std::string frequencies_figure(const EncodingRuns& encoding, const RunRecord& run) {
-  std::string panels = "<div class=\"panels\">\n";
+  const bool thirds = run.gate->layers % 4 != 0 && run.gate->layers % 3 == 0;  // leaves no hole
+  std::string panels = fmt::format("<div class=\"panels{}\">\n", thirds ? " thirds" : "");
   for (std::int64_t layer = 0; layer < run.gate->layers; ++layer) {
     panels += layer_panel(encoding, run, layer);
   }
@@ -261,8 +262,7 @@ std::string passage_figure(const RunRecord& run, int number) {
   return figure("What it sees in a text", html,
                 "Each token in the colour of its frequency in the chosen layer and head, relative "
                 "to that head's median: orange tokens turn the clock further, blue ones hold it "
-                "back. The pointer shows the number.",
-                "wide");
+                "back. The pointer shows the number.");
 }
 
 }  // namespace

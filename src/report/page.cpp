@@ -59,9 +59,8 @@ std::string facts(const std::vector<EncodingRuns>& encodings) {
   add("data", common(encodings, data_name));
   add("evaluation", common(encodings, [](const RunRecord& run) {
         return run.evaluation
-                   ? fmt::format("{} of {}",
-                                 si(static_cast<double>(run.evaluation->tokens), "tokens"),
-                                 run.evaluation->protocol)
+                   ? fmt::format("{}, {}", run.evaluation->protocol,
+                                 si(static_cast<double>(run.evaluation->tokens), "tokens"))
                    : std::string();
       }));
   std::set<std::int64_t> seeds;
@@ -104,8 +103,8 @@ std::string finding(const std::vector<EncodingRuns>& encodings, std::int64_t len
                      escape_html(best->label), perplexity_text(lowest),
                      rivals.empty()
                          ? ""
-                         : fmt::format(" <em>(the interval of {} overlaps)</em>",
-                                       escape_html(fmt::format("{}", fmt::join(rivals, ", ")))));
+                         : fmt::format(" <em>(intervals overlap: {})</em>",
+                                       escape_html(fmt::format("{}", fmt::join(rivals, " · ")))));
 }
 
 std::string findings(const std::vector<EncodingRuns>& encodings) {

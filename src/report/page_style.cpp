@@ -42,14 +42,14 @@ h2 { font-size: 16px; font-weight: 650; margin-bottom: 10px; }
 .scroll { overflow-x: auto; }
 table.results { border-collapse: collapse; border-top: 2px solid var(--ink); border-bottom: 2px solid var(--ink); min-width: min(100%, 720px); }
 .results th, .results td { padding: 7px 14px; text-align: right; font-weight: 400; white-space: nowrap; }
-.results .name { text-align: left; padding-left: 2px; }
+.results .name { text-align: left; padding-left: 2px; position: sticky; left: 0; background: var(--paper); }
 .results thead th { color: var(--soft); font-size: 13px; }
 .results thead tr:first-child th { text-align: center; padding-bottom: 0; }
 .results thead tr:last-child > * { border-bottom: 1px solid var(--rule); }
 .results tbody td { font-size: 15px; }
 .results .paper { color: var(--soft); }
 .results th.paper:nth-last-child(2), .results td.paper:nth-last-child(2) { padding-left: 36px; }
-.results tbody tr:hover { background: var(--faint); }
+.results tbody tr:hover > * { background: var(--faint); }
 .results strong { font-weight: 700; }
 .swatch { display: inline-block; width: 11px; height: 11px; border-radius: 3px; background: var(--c); margin-right: 9px; }
 .note, figcaption { color: var(--soft); font-size: 13px; line-height: 1.5; }
@@ -61,7 +61,8 @@ figure.wide { grid-column: 1 / -1; }
 figcaption { margin-top: 8px; max-width: 90ch; }
 figure > svg { display: block; width: 100%; height: auto; max-width: 620px; }
 .panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(250px, 100%), 1fr)); gap: 20px 24px; }
-.panels svg { display: block; width: 100%; height: auto; max-width: 380px; }
+@media (min-width: 861px) { .panels.thirds { grid-template-columns: repeat(3, 1fr); gap: 20px 32px; } }
+.panels svg { display: block; width: 100%; height: auto; max-width: 360px; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 18px; list-style: none; margin: 0 0 8px; padding: 0; font-size: 13px; }
 .legend li { overflow-wrap: anywhere; }
 .legend svg { width: 24px; height: 12px; margin-right: 6px; vertical-align: -1px; }
@@ -110,6 +111,11 @@ footer { margin-top: 36px; color: var(--soft); font-size: 13px; }
   header h1 { font-size: 25px; }
   .figures { grid-template-columns: minmax(0, 1fr); gap: 40px; }
   .results th, .results td { padding: 6px 10px; }
+}
+@media (max-width: 520px) {
+  figure > svg .tick, figure > svg .label, figure > svg .note { font-size: 13.5px; }
+  figure > svg .value, figure > svg .name, figure > svg .number { font-size: 13px; }
+  .panels svg { max-width: 300px; }
 }
 @media print { details { display: none; } .passage { max-height: none; } }
 )css";

@@ -119,7 +119,7 @@ double Chart::py(double y) const {
 }
 
 void Chart::x_axis(const std::string& label, const std::vector<Tick>& ticks) {
-  constexpr double kClosest = 30;  // two texts would touch
+  constexpr double kClosest = 38;  // two texts would touch
   const double bottom = frame_.height - frame_.bottom;
   back_ += fmt::format("<path class=\"axis\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", frame_.left, bottom,
                        frame_.width - frame_.right);
@@ -230,7 +230,7 @@ std::string Chart::svg() const {
 }
 
 std::string bars_svg(const std::string& description, const std::vector<Bar>& bars) {
-  constexpr double kWidth = 480, kRow = 40, kMost = 330;
+  constexpr double kWidth = 480, kRow = 40, kMost = 310;
   double highest = 0.0;
   for (const Bar& bar : bars) {
     highest =

@@ -66,7 +66,7 @@ std::string mark_shape(int slot);
 /// What surrounds a chart, in the units of its view box.
 struct Frame {
   double width = 480, height = 300;
-  double left = 44, right = 52, top = 40, bottom = 44;
+  double left = 48, right = 54, top = 40, bottom = 44;
 };
 
 /// A chart of two axes. Texts are escaped here.
