@@ -15,6 +15,7 @@ void add_devices(CLI::App& app);
 void add_encodings(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_inspect(CLI::App& app);
+void add_report(CLI::App& app);
 void add_reproduce(CLI::App& app);
 void add_tokenizer(CLI::App& app);
 void add_tokenizer_decode(CLI::App& tokenizer);

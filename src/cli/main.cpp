@@ -42,6 +42,7 @@ int main(int argc, char** argv) {
   carope::add_encodings(app);
   carope::add_eval(app);
   carope::add_inspect(app);
+  carope::add_report(app);
   carope::add_reproduce(app);
   carope::add_tokenizer(app);
   carope::add_train(app);

@@ -1,0 +1,256 @@
+#include "report/comparison_table.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "core/progress.h"
+#include "report/table.h"
+#include "report/text.h"
+
+namespace carope {
+namespace {
+
+using Cell = ComparisonTable::Cell;
+
+/// The perplexities that the paper reports for one model, trained at 512.
+struct PaperModel {
+  std::string name;
+  std::int64_t layers, width;
+  std::map<std::string, std::array<std::string, 2>> perplexity;  // at 512 and at 1024
+};
+
+bool is_paper_model(const PaperModel& model, const std::vector<EncodingRuns>& encodings) {
+  return std::all_of(encodings.begin(), encodings.end(), [&](const EncodingRuns& encoding) {
+    const RunRecord& run = *encoding.runs.front();
+    return run.layers == model.layers && run.width == model.width;
+  });
+}
+
+/// The model that was run or, where the paper has none such, its smallest.
+const PaperModel& paper_model(const std::vector<EncodingRuns>& encodings) {
+  static const PaperModel kTiny{"GPT-Tiny",
+                                6,
+                                512,
+                                {{"rope", {"29.33", "81.27"}},
+                                 {"carope", {"28.99", "36.74"}},
+                                 {"learnable", {"30.48", "–"}},
+                                 {"sinusoidal", {"30.62", "223.28"}}}};
+  static const PaperModel kSmall{"GPT-Small",
+                                 12,
+                                 768,
+                                 {{"rope", {"21.31", "56.61"}},
+                                  {"carope", {"21.23", "21.39"}},
+                                  {"learnable", {"21.90", "–"}},
+                                  {"sinusoidal", {"22.14", "166.18"}}}};
+  return is_paper_model(kSmall, encodings) ? kSmall : kTiny;
+}
+
+std::string with_deviation(const Summary& summary, int digits, std::size_t runs) {
+  std::string text = fmt::format("{:.{}f}", summary.mean, digits);
+  if (summary.count > 1) {
+    text += fmt::format(" ± {:.{}f}", summary.deviation, digits);
+  }
+  return summary.count < runs ? text + fmt::format(" ({} of {} seeds)", summary.count, runs) : text;
+}
+
+Cell perplexity_cell(const EncodingRuns& encoding, std::int64_t length) {
+  if (const auto summary = perplexity_at(encoding, length)) {
+    return {with_deviation(*summary, perplexity_digits(summary->mean), encoding.runs.size()), false,
+            ""};
+  }
+  for (const RunRecord* run : encoding.runs) {
+    if (const LengthResult* result = result_at(*run, length)) {
+      return {"–", false, result->reason};
+    }
+  }
+  return {"", false, "not evaluated"};
+}
+
+Cell validation_cell(const EncodingRuns& encoding) {
+  std::vector<double> losses;
+  for (const RunRecord* run : encoding.runs) {
+    if (const auto loss = validation_loss(*run)) {
+      losses.push_back(*loss);
+    }
+  }
+  const auto summary = summarize(losses);
+  return summary ? Cell{with_deviation(*summary, 4, encoding.runs.size()), false, ""}
+                 : Cell{"", false, "not validated"};
+}
+
+/// The lowest of a column, where there is something to be lower than. Equal as shown is equal.
+void mark_best(ComparisonTable& table, std::size_t column, const std::vector<double>& values) {
+  const auto numbers = std::count_if(values.begin(), values.end(),
+                                     [](double value) { return std::isfinite(value); });
+  if (numbers < 2) {
+    return;
+  }
+  const double lowest = *std::min_element(values.begin(), values.end());
+  const double unit = std::pow(10.0, -perplexity_digits(lowest));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    table.rows[i].cells[column].best = std::round(values[i] / unit) == std::round(lowest / unit);
+  }
+}
+
+void add_lengths(ComparisonTable& table, const std::vector<EncodingRuns>& encodings) {
+  for (const std::int64_t length : evaluated_lengths(encodings)) {
+    std::vector<double> means;
+    for (std::size_t i = 0; i < encodings.size(); ++i) {
+      table.rows[i].cells.push_back(perplexity_cell(encodings[i], length));
+      const auto summary = perplexity_at(encodings[i], length);
+      means.push_back(summary ? summary->mean : std::numeric_limits<double>::infinity());
+    }
+    mark_best(table, table.columns.size(), means);
+    table.columns.push_back({fmt::format("@{}", length)});
+  }
+}
+
+void add_validation(ComparisonTable& table, const std::vector<EncodingRuns>& encodings) {
+  table.columns.push_back({"validation loss"});
+  for (std::size_t i = 0; i < encodings.size(); ++i) {
+    table.rows[i].cells.push_back(validation_cell(encodings[i]));
+  }
+}
+
+void add_speed(ComparisonTable& table, const std::vector<EncodingRuns>& encodings) {
+  table.columns.push_back({"tokens/s"});
+  for (std::size_t i = 0; i < encodings.size(); ++i) {
+    const auto speed = speed_of(encodings[i]);
+    std::string text = speed ? si(speed->mean, "") : "";
+    table.rows[i].cells.push_back({text.substr(0, text.find_last_not_of(' ') + 1), false, ""});
+  }
+}
+
+void add_paper(ComparisonTable& table, const std::vector<EncodingRuns>& encodings) {
+  const PaperModel& model = paper_model(encodings);
+  const bool same = is_paper_model(model, encodings);
+  table.paper = fmt::format("paper, {}, FineWeb-Edu", model.name);
+  table.columns.push_back({same ? "@512" : "@512 (1×)", true});
+  table.columns.push_back({same ? "@1024" : "@1024 (2×)", true});
+  for (ComparisonTable::Row& row : table.rows) {
+    const auto found = model.perplexity.find(row.label);
+    for (std::size_t i = 0; i < 2; ++i) {
+      row.cells.push_back({found == model.perplexity.end() ? "" : found->second.at(i), false, ""});
+    }
+  }
+  table.notes.push_back(
+      same ? fmt::format("The paper trained {} for 19 000 steps of 524 288 tokens at length 512.",
+                         model.name)
+           : fmt::format("The paper's columns are another experiment (its {}, trained at 512 for "
+                         "19 000 steps of 524 288 tokens): compare orders, not numbers.",
+                         model.name));
+}
+
+void add_notes(ComparisonTable& table, const std::vector<EncodingRuns>& encodings) {
+  table.notes.emplace_back(evaluated_lengths(encodings).empty()
+                               ? "No run has been evaluated; the loss is the last validation's."
+                               : "Perplexity at each window length: lower is better, the lowest is "
+                                 "bold; – where an encoding has no positions.");
+  const bool several = std::any_of(encodings.begin(), encodings.end(),
+                                   [](const auto& encoding) { return encoding.runs.size() > 1; });
+  table.notes.emplace_back(several ? "Means over seeds ± their standard deviation."
+                                   : "One seed each: what another seed would change is not known.");
+}
+
+/// A text in a cell of Markdown, in which HTML means something too.
+std::string markdown_cell(const std::string& text) {
+  std::string escaped;
+  for (const char c : escape_html(text)) {
+    escaped += c == '|' ? "\\|" : c == '\n' ? " " : std::string(1, c);
+  }
+  return escaped;
+}
+
+std::string html_heading(const ComparisonTable& table) {
+  const auto paper = std::count_if(table.columns.begin(), table.columns.end(),
+                                   [](const auto& column) { return column.paper; });
+  const auto own = static_cast<std::ptrdiff_t>(table.columns.size()) - paper;
+  std::string html = fmt::format(
+      "<thead><tr><td></td><th colspan=\"{}\">this experiment</th><th class=\"paper\" "
+      "colspan=\"{}\">{}</th></tr>\n<tr><th class=\"name\">encoding</th>",
+      own, paper, escape_html(table.paper));
+  for (const auto& column : table.columns) {
+    html += fmt::format("<th{}>{}</th>", column.paper ? " class=\"paper\"" : "",
+                        escape_html(column.heading));
+  }
+  return html + "</tr></thead>\n";
+}
+
+}  // namespace
+
+ComparisonTable compare(const std::vector<EncodingRuns>& encodings) {
+  ComparisonTable table;
+  for (const EncodingRuns& encoding : encodings) {
+    table.rows.push_back({encoding.label, encoding.slot, {}});
+  }
+  add_notes(table, encodings);
+  if (evaluated_lengths(encodings).empty()) {
+    add_validation(table, encodings);
+  } else {
+    add_lengths(table, encodings);
+  }
+  add_speed(table, encodings);
+  add_paper(table, encodings);
+  return table;
+}
+
+std::string to_markdown(const ComparisonTable& table) {
+  std::string heading = "| encoding |";
+  std::string rule = "|---|";
+  for (const auto& column : table.columns) {
+    heading += fmt::format(" {}{} |", column.paper ? table.paper + " " : "", column.heading);
+    rule += "---:|";
+  }
+  std::string text = heading + "\n" + rule + "\n";
+  for (const auto& row : table.rows) {
+    text += fmt::format("| {} |", markdown_cell(row.label));
+    for (const Cell& cell : row.cells) {
+      text += cell.best ? fmt::format(" **{}** |", cell.text) : fmt::format(" {} |", cell.text);
+    }
+    text += "\n";
+  }
+  return text + fmt::format("\n{}\n", fmt::join(table.notes, " "));
+}
+
+std::string to_html(const ComparisonTable& table) {
+  std::string html = "<div class=\"scroll\"><table class=\"results\">\n" + html_heading(table);
+  html += "<tbody>\n";
+  for (const auto& row : table.rows) {
+    html += fmt::format("<tr><th class=\"name\"><span class=\"swatch s{}\"></span>{}</th>",
+                        row.slot, escape_html(row.label));
+    for (std::size_t i = 0; i < row.cells.size(); ++i) {
+      const Cell& cell = row.cells[i];
+      html +=
+          fmt::format("<td{}{}>{}</td>", table.columns[i].paper ? " class=\"paper\"" : "",
+                      cell.hint.empty() ? "" : fmt::format(" title=\"{}\"", escape_html(cell.hint)),
+                      cell.best ? fmt::format("<strong>{}</strong>", escape_html(cell.text))
+                                : escape_html(cell.text));
+    }
+    html += "</tr>\n";
+  }
+  return html + fmt::format("</tbody></table></div>\n<p class=\"note\">{}</p>\n",
+                            escape_html(fmt::format("{}", fmt::join(table.notes, " "))));
+}
+
+std::string to_text(const ComparisonTable& table) {
+  std::vector<std::string> heading{"encoding"};
+  for (const auto& column : table.columns) {
+    heading.push_back((column.paper ? "paper " : "") + column.heading);
+  }
+  Table text(heading);
+  for (const auto& row : table.rows) {
+    std::vector<std::string> cells{row.label};
+    for (const Cell& cell : row.cells) {
+      cells.push_back(cell.text + (cell.best ? "*" : " "));
+    }
+    text.add(cells);
+  }
+  return text.text() + fmt::format("{} (* lowest; paper: {})\n", fmt::join(table.notes, " "),
+                                   table.paper.substr(table.paper.find(' ') + 1));
+}
+
+}  // namespace carope

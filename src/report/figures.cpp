@@ -1,0 +1,357 @@
+#include "report/figures.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ranges>
+#include <set>
+
+#include "core/progress.h"
+#include "report/svg.h"
+#include "report/text.h"
+
+// The first encoding is drawn last, so that no other covers it.
+namespace carope {
+namespace {
+
+/// Names beside their colours and marks, above a chart.
+std::string legend(const std::vector<const EncodingRuns*>& encodings) {
+  std::string html = "<ul class=\"legend\">";
+  for (const EncodingRuns* encoding : encodings) {
+    html += fmt::format(
+        "<li><svg viewBox=\"-12 -6 24 12\" aria-hidden=\"true\"><path class=\"line s{0}\" "
+        "d=\"M-12 0H12\"/><path class=\"mark s{0}\" d=\"{1}\"/></svg>{2}</li>",
+        encoding->slot, mark_shape(encoding->slot), escape_html(encoding->label));
+  }
+  return html + "</ul>\n";
+}
+
+std::set<std::int64_t> training_lengths(const std::vector<EncodingRuns>& encodings) {
+  std::set<std::int64_t> lengths;
+  for (const EncodingRuns& encoding : encodings) {
+    lengths.insert(encoding.runs.front()->length);
+  }
+  return lengths;
+}
+
+/// Where training ended, and beyond it what no model has seen.
+void mark_training_length(Chart& chart, const std::vector<EncodingRuns>& encodings) {
+  const auto lengths = training_lengths(encodings);
+  for (const std::int64_t length : lengths) {
+    chart.mark_x(static_cast<double>(length), fmt::format("trained at {}", length),
+                 length == *lengths.rbegin());
+  }
+}
+
+/// The losses of training as means over a fiftieth of the steps, which do not hide the trend.
+std::vector<Point> smoothed(const std::vector<TrainingPoint>& steps) {
+  constexpr std::size_t kWindows = 50, kMostPoints = 200;
+  const std::size_t half = steps.size() / kWindows / 2;
+  const std::size_t stride = std::max<std::size_t>(steps.size() / kMostPoints, 1);
+  std::vector<Point> points;
+  for (std::size_t i = 0; i < steps.size(); i += stride) {
+    const std::size_t first = i < half ? 0 : i - half;
+    const std::size_t end = std::min(i + half + 1, steps.size());
+    double sum = 0.0;
+    for (std::size_t j = first; j < end; ++j) {
+      sum += steps[j].loss;
+    }
+    points.push_back(
+        {static_cast<double>(steps[i].tokens), sum / static_cast<double>(end - first)});
+  }
+  return points;
+}
+
+/// Everything the figure of losses draws of a run.
+struct LossCurve {
+  const EncodingRuns* encoding;
+  const RunRecord* run;
+  std::vector<Point> training;
+};
+
+/// The heights worth showing: the first tenth of training falls from a height that would
+/// flatten the rest.
+Range loss_range(const std::vector<LossCurve>& curves, double most_tokens) {
+  constexpr double kSteep = 0.1;
+  Range range;
+  for (const LossCurve& curve : curves) {
+    for (const Point& point : curve.training) {
+      range.include(point.x >= kSteep * most_tokens ? point.y : std::nan(""));
+    }
+    for (const ValidationPoint& point : curve.run->validation) {
+      const bool shown = static_cast<double>(point.tokens) >= kSteep * most_tokens;
+      range.include(shown ? point.loss : std::nan(""));
+    }
+  }
+  return range;
+}
+
+/// Losses by place in the window, in at most `kMostPoints` means over neighbours and seeds.
+std::vector<Point> by_position(const EncodingRuns& encoding) {
+  constexpr std::int64_t kMostPoints = 64;
+  std::int64_t longest = 0;
+  std::vector<const LengthResult*> results;
+  for (const RunRecord* run : encoding.runs) {
+    for (const LengthResult& result :
+         run->evaluation ? std::span(run->evaluation->lengths) : std::span<const LengthResult>()) {
+      if (!result.positions.empty() && result.length >= longest) {
+        if (result.length > longest) {
+          results.clear();
+        }
+        longest = result.length;
+        results.push_back(&result);
+      }
+    }
+  }
+  struct Bin {
+    double loss = 0.0, place = 0.0, tokens = 0.0;
+  };
+  const std::int64_t bin_size =
+      std::max<std::int64_t>((longest + kMostPoints - 1) / kMostPoints, 1);
+  std::vector<Bin> bins(static_cast<std::size_t>(kMostPoints) + 1);
+  for (const LengthResult* result : results) {
+    for (const PositionPoint& at : result->positions) {
+      const auto index = static_cast<std::size_t>(
+          std::clamp<std::int64_t>(at.position / bin_size, 0, kMostPoints));
+      const auto tokens = static_cast<double>(at.tokens);
+      bins[index].loss += at.loss * tokens;
+      bins[index].place += static_cast<double>(at.position) * tokens;
+      bins[index].tokens += tokens;
+    }
+  }
+  std::vector<Point> points;
+  for (const Bin& bin : bins) {
+    if (bin.tokens > 0.0) {
+      points.push_back({bin.place / bin.tokens, bin.loss / bin.tokens});
+    }
+  }
+  return points;
+}
+
+void draw_losses(Chart& chart, const std::vector<LossCurve>& curves, const Range& shown) {
+  std::vector<EndValue> ends;
+  for (const LossCurve& curve : std::views::reverse(curves)) {
+    const int slot = curve.encoding->slot;
+    std::vector<Point> visible = curve.training;
+    std::erase_if(visible, [&](const Point& point) { return point.y > shown.high; });
+    chart.line(visible, slot, curve.encoding->runs.size() > 1 ? "line thin" : "line");
+    for (const ValidationPoint& point : curve.run->validation) {
+      if (point.loss <= shown.high) {
+        chart.mark({static_cast<double>(point.tokens), point.loss}, slot,
+                   fmt::format("{}, seed {}: validation loss {:.4f} after {}",
+                               curve.encoding->label, curve.run->seed, point.loss,
+                               si(static_cast<double>(point.tokens), "tokens")));
+      }
+    }
+    const bool first_seed = curve.run == curve.encoding->runs.front();
+    std::vector<double> finals;
+    for (const RunRecord* run : curve.encoding->runs) {
+      if (const auto loss = validation_loss(*run)) {
+        finals.push_back(*loss);
+      }
+    }
+    if (const auto summary = summarize(finals); first_seed && summary) {
+      ends.push_back(
+          {std::min(summary->mean, shown.high), slot, fmt::format("{:.3f}", summary->mean)});
+    }
+  }
+  chart.end_values(std::move(ends));
+}
+
+void draw_perplexities(Chart& chart, const std::vector<EncodingRuns>& encodings,
+                       const std::vector<std::int64_t>& lengths) {
+  std::vector<EndValue> ends;
+  for (const EncodingRuns& encoding : std::views::reverse(encodings)) {
+    std::vector<Point> points;
+    std::vector<Band> bands;
+    for (const std::int64_t length : lengths) {
+      const auto x = static_cast<double>(length);
+      const auto summary = perplexity_at(encoding, length);
+      points.push_back({x, summary ? summary->mean : std::nan("")});
+      if (const auto interval = interval_at(encoding, length); summary && interval) {
+        bands.push_back({x, interval->low, interval->high});
+      } else {
+        chart.band(bands, encoding.slot);
+        bands.clear();
+      }
+    }
+    chart.band(bands, encoding.slot);
+    chart.line(points, encoding.slot);
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      const auto interval = interval_at(encoding, lengths[i]);
+      chart.mark(
+          points[i], encoding.slot,
+          fmt::format("{} at {}: perplexity {}{}", encoding.label, lengths[i],
+                      perplexity_text(points[i].y),
+                      interval ? fmt::format(", interval {} to {}", perplexity_text(interval->low),
+                                             perplexity_text(interval->high))
+                               : ""));
+    }
+    if (std::isfinite(points.back().y)) {
+      ends.push_back({points.back().y, encoding.slot, perplexity_text(points.back().y)});
+    }
+  }
+  chart.end_values(std::move(ends));
+}
+
+}  // namespace
+
+std::string figure(const std::string& title, const std::string& content, const std::string& caption,
+                   const std::string& style) {
+  return fmt::format("<figure{}>\n<h2>{}</h2>\n{}<figcaption>{}</figcaption>\n</figure>\n",
+                     style.empty() ? "" : fmt::format(" class=\"{}\"", style), escape_html(title),
+                     content, escape_html(caption));
+}
+
+std::string loss_figure(const std::vector<EncodingRuns>& encodings) {
+  std::vector<LossCurve> curves;
+  std::vector<const EncodingRuns*> named;
+  double most_tokens = 0.0;
+  for (const EncodingRuns& encoding : encodings) {
+    named.push_back(&encoding);
+    for (const RunRecord* run : encoding.runs) {
+      curves.push_back({&encoding, run, smoothed(run->training)});
+      most_tokens = std::max(most_tokens, static_cast<double>(run->training_tokens));
+    }
+  }
+  const Range shown = loss_range(curves, most_tokens);
+  if (shown.empty()) {
+    return "";
+  }
+  const Axis x = Axis::linear_exact({0.0, most_tokens});
+  const Axis y = Axis::linear(shown);
+  Chart chart("Training and validation loss over the tokens of training", {.top = 26}, x, y);
+  chart.x_axis("tokens of training", number_ticks(x, 5));
+  chart.y_axis("loss, nats a token", number_ticks(y, 5));
+  draw_losses(chart, curves, shown);
+  return figure("How training went", legend(named) + chart.svg(),
+                "Lines: the loss in training, each point a mean over 2 % of the steps. Marks: the "
+                "loss on held-out text, whose last value stands at the right. Lower is better; the "
+                "steep first 10 % may lie above the figure.");
+}
+
+std::string length_figure(const std::vector<EncodingRuns>& encodings) {
+  const std::vector<std::int64_t> lengths = evaluated_lengths(encodings);
+  Range x_range, y_range;
+  std::vector<const EncodingRuns*> named;
+  std::vector<Tick> ticks;
+  for (const std::int64_t length : lengths) {
+    x_range.include(static_cast<double>(length));
+    ticks.push_back({static_cast<double>(length), std::to_string(length)});
+  }
+  for (const EncodingRuns& encoding : encodings) {
+    bool drawn = false;
+    for (const std::int64_t length : lengths) {
+      if (const auto summary = perplexity_at(encoding, length)) {
+        y_range.include(summary->mean);
+        const Extent interval =
+            interval_at(encoding, length).value_or(Extent{summary->mean, summary->mean});
+        y_range.include(interval.low);
+        y_range.include(interval.high);
+        drawn = true;
+      }
+    }
+    if (drawn) {
+      named.push_back(&encoding);
+    }
+  }
+  if (y_range.empty()) {
+    return "";
+  }
+  for (const std::int64_t length : training_lengths(encodings)) {
+    x_range.include(static_cast<double>(length));
+  }
+  const Axis x = Axis::log(x_range);
+  const Axis y = Axis::log(y_range);
+  Chart chart("Perplexity by window length", {}, x, y);
+  mark_training_length(chart, encodings);
+  chart.x_axis("window length, tokens (log scale)", ticks);
+  chart.y_axis("perplexity (log scale)", number_ticks(y, 5));
+  draw_perplexities(chart, encodings, lengths);
+  return figure("Past the length it was trained at", legend(named) + chart.svg(),
+                "Perplexity on held-out text in windows of each length; the tinted part is longer "
+                "than training. A line that ends has no positions further on. Bands: the interval "
+                "of the evaluation, over all seeds. At the right: the value at the longest.");
+}
+
+std::string position_figure(const std::vector<EncodingRuns>& encodings) {
+  Range x_range, y_range;
+  std::vector<const EncodingRuns*> named;
+  std::vector<std::vector<Point>> curves;
+  for (const EncodingRuns& encoding : encodings) {
+    curves.push_back(by_position(encoding));
+    for (const Point& point : curves.back()) {
+      x_range.include(point.x);
+      y_range.include(point.y);
+    }
+    if (!curves.back().empty()) {
+      named.push_back(&encoding);
+    }
+  }
+  if (y_range.empty()) {
+    return "";
+  }
+  x_range.include(0.0);
+  for (const std::int64_t length : training_lengths(encodings)) {
+    x_range.include(static_cast<double>(length));
+  }
+  const Axis x = Axis::linear_exact(x_range);
+  const Axis y = Axis::linear(y_range);
+  Chart chart("Loss by position in the window", {}, x, y);
+  mark_training_length(chart, encodings);
+  chart.x_axis("position in the window", number_ticks(x, 5));
+  chart.y_axis("loss, nats a token", number_ticks(y, 5));
+  for (std::size_t i = curves.size(); i-- > 0;) {
+    chart.line(curves[i], encodings[i].slot);
+    for (std::size_t j = 0; j < curves[i].size(); j += 8) {
+      const Point& point = curves[i][j];
+      chart.mark(point, encodings[i].slot,
+                 fmt::format("{} near position {:.0f}: loss {:.3f}", encodings[i].label, point.x,
+                             point.y));
+    }
+  }
+  return figure("Where in the window it fails", legend(named) + chart.svg(),
+                "Loss by position, in the longest windows that each encoding was evaluated with. A "
+                "model that uses its context goes on falling; one that loses its way rises past "
+                "the dashed line.");
+}
+
+std::string speed_figure(const std::vector<EncodingRuns>& encodings) {
+  std::optional<double> rope;
+  for (const EncodingRuns& encoding : encodings) {
+    if (const auto speed = speed_of(encoding); speed && encoding.label == "rope") {
+      rope = speed->mean;
+    }
+  }
+  std::vector<Bar> bars;
+  for (const EncodingRuns& encoding : encodings) {
+    const auto speed = speed_of(encoding);
+    if (!speed) {
+      continue;
+    }
+    Bar bar{.label = encoding.label,
+            .slot = encoding.slot,
+            .value = speed->mean,
+            .text = si(speed->mean, "tokens") + "/s",
+            .parts = {}};
+    if (rope && encoding.label != "rope") {
+      bar.text += fmt::format(" · {:.0f} %", 100.0 * speed->mean / *rope);
+    }
+    for (const RunRecord* run : encoding.runs) {
+      if (const auto each = speed_of(*run); each && encoding.runs.size() > 1) {
+        bar.parts.push_back(*each);
+      }
+    }
+    bars.push_back(std::move(bar));
+  }
+  if (bars.empty()) {
+    return "";
+  }
+  return figure("What it costs", bars_svg("Tokens of training per second", bars),
+                fmt::format("Training speed, the median over the steps{}. Bars start at zero; "
+                            "ticks are single seeds.",
+                            rope ? "; percentages are of rope's" : ""));
+}
+
+}  // namespace carope

@@ -1,0 +1,275 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/progress.h"
+#include "report/figures.h"
+#include "report/svg.h"
+#include "report/text.h"
+
+namespace carope {
+namespace {
+
+/// The base of the RoPE that the gate starts from.
+double start_base(const RunRecord& run) {
+  constexpr double kDefault = 10'000.0;
+  const auto section = run.settings.find("position");
+  return OptionReader("position", section == run.settings.end() ? Options{} : section->second)
+      .number("base", kDefault, 1.0);
+}
+
+/// f of that RoPE, whose pairs turn by f^0, f^1, f^2, ...
+double start_frequency(const RunRecord& run) {
+  return std::pow(start_base(run), -1.0 / static_cast<double>(run.gate->pairs));
+}
+
+/// How often each f was given, as a ridge over its own line, with quartiles beneath.
+std::string head_row(const Chart& chart, const HeadGate& gate, int slot, double line) {
+  constexpr double kRidge = 17;  // height
+  const double most = gate.histogram.empty()
+                          ? 0.0
+                          : *std::max_element(gate.histogram.begin(), gate.histogram.end());
+  std::string ridge = fmt::format("M{:.1f} {:.1f}", chart.px(0.0), line);
+  const auto bins = static_cast<double>(gate.histogram.size());
+  for (std::size_t i = 0; most > 0.0 && i < gate.histogram.size(); ++i) {
+    ridge += fmt::format("V{:.1f}H{:.1f}", line - kRidge * gate.histogram[i] / most,
+                         chart.px(static_cast<double>(i + 1) / bins));
+  }
+  ridge += fmt::format("V{:.1f}z", line);
+  const auto& q = gate.quantiles;
+  return fmt::format(
+      "<g class=\"s{0}\"><title>layer {1}, head {2}: median {3:.4f}, half of the tokens {4:.4f} to "
+      "{5:.4f}, nine tenths {6:.4f} to {7:.4f}</title><path class=\"ridge\" d=\"{8}\"/><path "
+      "class=\"whisker\" d=\"M{9:.1f} {10:.1f}H{11:.1f}\"/><path class=\"box\" d=\"M{12:.1f} "
+      "{10:.1f}H{13:.1f}\"/><path class=\"median\" d=\"M{14:.1f} {15:.1f}v6\"/></g>"
+      "<text class=\"tick y\" x=\"{16:.1f}\" y=\"{17:.1f}\">{2}</text>"
+      "<text class=\"tick value\" x=\"{18:.1f}\" y=\"{17:.1f}\">{3:.3f}</text>\n",
+      slot, gate.layer, gate.head, q[2], q[1], q[3], q[0], q[4], ridge, chart.px(q[0]), line + 3,
+      chart.px(q[4]), chart.px(q[1]), chart.px(q[3]), chart.px(q[2]), line, chart.px(0.0) - 7,
+      line + 2, chart.px(1.0) + 6);
+}
+
+/// One layer: a row a head.
+std::string layer_panel(const EncodingRuns& encoding, const RunRecord& run, std::int64_t layer) {
+  constexpr double kRow = 28;
+  const double start = start_frequency(run);
+  const Frame frame{.width = 260,
+                    .height = 48 + kRow * static_cast<double>(run.gate->heads) + 26,
+                    .left = 24,
+                    .right = 38,
+                    .top = 44,
+                    .bottom = 26};
+  Chart chart(fmt::format("Frequencies of layer {} by head", layer), frame,
+              Axis::linear_exact({0.0, 1.0}), Axis::linear_exact({0.0, 1.0}));
+  chart.add(fmt::format(
+      "<text class=\"panel\" x=\"2\" y=\"14\">layer {}</text><text class=\"label\" x=\"2\" "
+      "y=\"41\">head</text><text class=\"label end\" x=\"258\" y=\"41\">median</text>\n",
+      layer));
+  const double bottom = frame.height - frame.bottom;
+  chart.add(fmt::format("<path class=\"axis\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>", chart.px(0.0), bottom,
+                        chart.px(1.0)));
+  for (const double tick : {0.0, 0.25, 0.5, 0.75, 1.0}) {
+    chart.add(fmt::format(
+        "<path class=\"axis\" d=\"M{0:.1f} {1:.1f}v4\"/><text class=\"tick x\" x=\"{0:.1f}\" "
+        "y=\"{2:.1f}\">{3}</text>\n",
+        chart.px(tick), bottom, bottom + 16, tick));
+  }
+  for (const HeadGate& gate : run.gate->gates) {
+    if (gate.layer == layer) {
+      chart.add(head_row(chart, gate, encoding.slot,
+                         frame.top + kRow * static_cast<double>(gate.head + 1) - 6));
+    }
+  }
+  chart.mark_x(start, fmt::format("RoPE {:.3f}", start));
+  return chart.svg();
+}
+
+std::string frequencies_figure(const EncodingRuns& encoding, const RunRecord& run) {
+  const bool thirds = run.gate->layers % 4 != 0 && run.gate->layers % 3 == 0;  // leaves no hole
+  std::string panels = fmt::format("<div class=\"panels{}\">\n", thirds ? " thirds" : "");
+  for (std::int64_t layer = 0; layer < run.gate->layers; ++layer) {
+    panels += layer_panel(encoding, run, layer);
+  }
+  return figure(
+      "The frequencies it gives to tokens", panels + "</div>\n",
+      fmt::format("How often each frequency f was given, by layer and head, over {}. Beneath each "
+                  "ridge: median, half and nine tenths of the tokens. The dashed line is RoPE, f = "
+                  "{}^(-1/{}), where training began: a head to the right of it turns faster, one "
+                  "to the left slower, and a wide one tells tokens apart.",
+                  si(static_cast<double>(run.gate->tokens), "tokens"), grouped(start_base(run)),
+                  run.gate->pairs),
+      "wide");
+}
+
+/// The bases of one layer's heads as numbered discs, in as many lanes as they need.
+struct Disc {
+  std::int64_t head;
+  double base, x;
+  int lane;
+};
+
+std::vector<Disc> layer_discs(const Chart& chart, const GateRecord& gate, std::int64_t layer) {
+  constexpr double kDisc = 17;  // with a little room
+  std::vector<Disc> discs;
+  for (const HeadGate& head : gate.gates) {
+    if (head.layer == layer && std::isfinite(head.base) && head.base > 0.0) {
+      discs.push_back({head.head, head.base, chart.px(head.base), 0});
+    }
+  }
+  std::sort(discs.begin(), discs.end(), [](const Disc& a, const Disc& b) { return a.x < b.x; });
+  std::vector<double> ends;  // of each lane
+  for (Disc& disc : discs) {
+    const auto free =
+        std::find_if(ends.begin(), ends.end(), [&](double end) { return disc.x - end >= kDisc; });
+    disc.lane = static_cast<int>(free - ends.begin());
+    if (free == ends.end()) {
+      ends.push_back(disc.x);
+    } else {
+      *free = disc.x;
+    }
+  }
+  return discs;
+}
+
+std::string bases_figure(const EncodingRuns& encoding, const RunRecord& run) {
+  constexpr double kLane = 17, kGap = 9;
+  const double start = start_base(run);
+  Range range;
+  range.include(start);
+  for (const HeadGate& head : run.gate->gates) {
+    range.include(head.base > 0.0 ? head.base : std::nan(""));
+  }
+  const Axis x = Axis::log(range);
+  Frame frame{.left = 58, .right = 20};
+  const Chart measure("", frame, x, x);  // places along x do not depend on the height
+  std::string rows;
+  double top = frame.top + 4;
+  for (std::int64_t layer = 0; layer < run.gate->layers; ++layer) {
+    const std::vector<Disc> discs = layer_discs(measure, *run.gate, layer);
+    int lanes = 1;
+    for (const Disc& disc : discs) {
+      const double y = top + kLane * (disc.lane + 0.5);
+      lanes = std::max(lanes, disc.lane + 1);
+      rows += fmt::format(
+          "<g class=\"s{0}\"><title>layer {1}, head {2}: base {3}</title><circle class=\"disc\" "
+          "cx=\"{4:.1f}\" cy=\"{5:.1f}\" r=\"7.6\"/><text class=\"in-disc\" x=\"{4:.1f}\" "
+          "y=\"{5:.1f}\" dy=\"3.2\">{2}</text></g>\n",
+          encoding.slot, layer, disc.head, grouped(disc.base), disc.x, y);
+    }
+    const double height = kLane * lanes;
+    rows +=
+        fmt::format("<text class=\"tick y\" x=\"{:.1f}\" y=\"{:.1f}\" dy=\"4\">layer {}</text>\n",
+                    frame.left - 8, top + 0.5 * height, layer);
+    top += height + kGap;
+    rows += fmt::format("<path class=\"grid\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", frame.left,
+                        top - 0.5 * kGap, frame.width - frame.right);
+  }
+  frame.height = top + frame.bottom;
+  Chart chart("Effective base of each head", frame, x, x);
+  chart.mark_x(start, fmt::format("RoPE, {}", grouped(start)));
+  chart.x_axis("effective base (log scale)", number_ticks(x, 6));
+  chart.add(rows);
+  return figure(
+      "As if each head had a base of its own", chart.svg(),
+      "The base of the RoPE that turns as fast as each head does on average (the number "
+      "in the disc is the head's): f^(-pairs) at the geometric mean of f. Further right is "
+      "a slower clock, which tells distant positions apart.");
+}
+
+/// How the colours of a passage are scaled: by the head's own median and spread.
+struct TokenScale {
+  double median, spread;
+
+  explicit TokenScale(const std::vector<double>& frequencies) {
+    constexpr double kLeast = 0.005;  // a spread that is worth a colour
+    median = quantile(frequencies, 0.5);
+    std::vector<double> distances;
+    for (const double f : frequencies) {
+      distances.push_back(std::abs(f - median));
+    }
+    spread = std::max(quantile(distances, 0.95), kLeast);
+  }
+
+  /// From -1, far slower than the median, to 1, far faster.
+  double at(double f) const { return std::clamp((f - median) / spread, -1.0, 1.0); }
+
+ private:
+  static double quantile(std::vector<double> values, double part) {
+    std::sort(values.begin(), values.end());
+    return values.empty() ? 0.0
+                          : values[static_cast<std::size_t>(
+                                std::round(part * static_cast<double>(values.size() - 1)))];
+  }
+};
+
+/// A token as text in which line ends are seen.
+std::string token_html(const std::string& token) {
+  std::string html;
+  for (const char c : escape_html(token)) {
+    html += c == '\n' ? "<i>↵</i>\n" : std::string(1, c);
+  }
+  return html;
+}
+
+std::string choice(const char* name, std::int64_t count) {
+  std::string html = fmt::format("<label>{0} <select name=\"{0}\" disabled>", name);
+  for (std::int64_t i = 0; i < count; ++i) {
+    html += fmt::format("<option value=\"{0}\"{1}>{0}</option>", i, i == 0 ? " selected" : "");
+  }
+  return html + "</select></label> ";
+}
+
+/// All frequencies for the page's script, in ten-thousandths: [layer][head][token].
+std::string frequencies_json(const GateRecord& gate) {
+  std::string json = "[";
+  for (const auto& layer : gate.frequencies) {
+    json += json.size() > 1 ? ",[" : "[";
+    for (std::size_t head = 0; head < layer.size(); ++head) {
+      json += head > 0 ? ",[" : "[";
+      for (std::size_t i = 0; i < layer[head].size(); ++i) {
+        json += fmt::format("{}{:.0f}", i > 0 ? "," : "", 1e4 * layer[head][i]);
+      }
+      json += "]";
+    }
+    json += "]";
+  }
+  return json + "]";
+}
+
+std::string passage_figure(const RunRecord& run, int number) {
+  const GateRecord& gate = *run.gate;
+  if (gate.passage.empty() || gate.frequencies.empty()) {
+    return "";
+  }
+  const std::vector<double>& shown = gate.frequencies[0][0];
+  const TokenScale scale(shown);
+  std::string html = fmt::format(
+      "<div class=\"tokens\" id=\"passage{}\">\n<p class=\"choices\">{}{}<span class=\"scale\"><b "
+      "class=\"low\">{:.3f}</b><span class=\"ramp\"></span><b class=\"high\">{:.3f}</b> "
+      "<span>median "
+      "<b class=\"mid\">{:.3f}</b>, RoPE {:.3f}</span></span></p>\n<p class=\"passage\">",
+      number, choice("layer", gate.layers), choice("head", gate.heads), scale.median - scale.spread,
+      scale.median + scale.spread, scale.median, start_frequency(run));
+  for (std::size_t i = 0; i < gate.passage.size(); ++i) {
+    const double at = scale.at(shown[i]);
+    html +=
+        fmt::format("<span class=\"{}\" style=\"--a:{:.2f}\" title=\"f = {:.4f}\">{}</span>",
+                    at < 0 ? "slow" : "fast", std::abs(at), shown[i], token_html(gate.passage[i]));
+  }
+  html += fmt::format("</p>\n<script type=\"application/json\">{}</script>\n</div>\n",
+                      frequencies_json(gate));
+  return figure("What it sees in a text", html,
+                "Each token in the colour of its frequency in the chosen layer and head, relative "
+                "to that head's median: orange tokens turn the clock further, blue ones hold it "
+                "back. The pointer shows the number.");
+}
+
+}  // namespace
+
+std::string gate_figures(const EncodingRuns& encoding, const RunRecord& run, int number) {
+  return frequencies_figure(encoding, run) + passage_figure(run, number) +
+         bases_figure(encoding, run);
+}
+
+}  // namespace carope

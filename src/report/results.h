@@ -1,0 +1,59 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "report/run_record.h"
+
+namespace carope {
+
+/// The runs that differ in nothing but their seeds, under one name.
+struct EncodingRuns {
+  std::string label;
+  int slot;  // of the palette, the same for a label in every figure
+  std::vector<const RunRecord*> runs;
+};
+
+/// How many colours and marks the palette has.
+inline constexpr int kSlots = 10;
+
+/// Groups runs by label, in the order their labels ask for. A run without a label of its own is
+/// called by its encoding or, where that would mix configurations, by its folder.
+std::vector<EncodingRuns> group_runs(const std::vector<RunRecord>& runs);
+
+/// Mean and standard deviation over seeds.
+struct Summary {
+  double mean;
+  double deviation;  // of the sample; 0 for a single value
+  std::size_t count;
+};
+
+std::optional<Summary> summarize(std::span<const double> values);
+
+/// All lengths that some run was evaluated at, ascending.
+std::vector<std::int64_t> evaluated_lengths(const std::vector<EncodingRuns>& encodings);
+
+/// What a run's evaluation has for a length; null if it was not evaluated there.
+const LengthResult* result_at(const RunRecord& run, std::int64_t length);
+
+std::optional<Summary> perplexity_at(const EncodingRuns& encoding, std::int64_t length);
+
+/// The widest interval of an encoding's perplexity at a length, over its seeds.
+struct Extent {
+  double low, high;
+};
+std::optional<Extent> interval_at(const EncodingRuns& encoding, std::int64_t length);
+
+/// Tokens per second of a run: the median over its steps.
+std::optional<double> speed_of(const RunRecord& run);
+std::optional<Summary> speed_of(const EncodingRuns& encoding);
+
+/// The last validation loss, if it is a number.
+std::optional<double> validation_loss(const RunRecord& run);
+
+/// results.json: one object a run.
+std::string results_json(const std::vector<EncodingRuns>& encodings);
+
+}  // namespace carope

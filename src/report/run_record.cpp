@@ -1,0 +1,237 @@
+#include "report/run_record.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/error.h"
+#include "core/file.h"
+
+namespace carope {
+namespace {
+
+using Json = nlohmann::json;
+
+/// A number, or NaN where JSON has null for what is none.
+double number_or_nan(const Json& json) {
+  return json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
+}
+
+std::optional<double> optional_number(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found == json.end() || found->is_null() ? std::nullopt
+                                                 : std::optional(found->get<double>());
+}
+
+/// Parses a file of JSON and hands it to `read`; what goes wrong in either names the file.
+template <class Read>
+void read_json(const std::filesystem::path& path, const char* remedy, const Read& read) {
+  const std::string text = read_file(path);
+  try {
+    read(Json::parse(text));
+  } catch (const Json::exception& error) {
+    throw FileError(
+        fmt::format("{} cannot be understood: {}; {}", path.string(), error.what(), remedy));
+  }
+}
+
+void read_config(RunRecord& run) {
+  static const std::vector<std::string> kSections{"model", "position", "data", "train",
+                                                  "optimizer"};
+  const std::filesystem::path path = run.folder / "config.toml";
+  check<FileError>(std::filesystem::exists(path),
+                   "{} is not the folder of a run: it has no config.toml; name a folder that "
+                   "`carope train --out` made",
+                   run.folder.string());
+  try {
+    run.settings = load_settings(path, kSections);
+    OptionReader model("model", run.settings["model"]);
+    run.layers = model.integer("layers", 0, 1);
+    run.heads = model.integer("heads", 0, 1);
+    run.width = model.integer("width", 0, 1);
+    run.vocabulary = model.integer("vocabulary", 0, 1);
+    run.length = model.integer("length", 0, 1);
+    run.encoding = OptionReader("position", run.settings["position"]).text("encoding", "");
+    check<ConfigError>(!run.encoding.empty(), "position.encoding is missing; name the encoding");
+  } catch (const ConfigError& error) {
+    throw FileError(fmt::format("{} cannot be used: {}", path.string(), error.what()));
+  }
+}
+
+void read_run_file(RunRecord& run) {
+  read_json(run.folder / "run.json", "train the run again, or copy its folder whole",
+            [&](const Json& json) {
+              run.version = json.at("version").get<std::string>();
+              run.seed = json.at("seed").get<std::int64_t>();
+              const Json sha = json.value("data_manifest_sha256", Json());
+              run.data_sha256 = sha.is_string() ? sha.get<std::string>() : "";
+            });
+}
+
+void read_metrics_line(RunRecord& run, const Json& line) {
+  const auto tokens = line.at("tokens").get<std::int64_t>();
+  if (line.contains("validation_loss")) {
+    run.validation.push_back({tokens, number_or_nan(line["validation_loss"])});
+    return;
+  }
+  run.training.push_back(
+      {tokens, number_or_nan(line.at("loss")), number_or_nan(line.at("tokens_per_second"))});
+  run.steps = line.at("step").get<std::int64_t>();
+  run.training_tokens = tokens;
+}
+
+void read_metrics(RunRecord& run) {
+  const std::filesystem::path path = run.folder / "metrics.jsonl";
+  std::istringstream lines(read_file(path));
+  std::int64_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    try {
+      read_metrics_line(run, Json::parse(line));
+    } catch (const Json::exception& error) {
+      // A program that was killed leaves its last line unfinished: that is no damage.
+      check<FileError>(lines.eof(), "{}:{} cannot be understood: {}; remove the line",
+                       path.string(), number, error.what());
+    }
+  }
+}
+
+void read_evaluation(RunRecord& run) {
+  read_json(run.folder / "evaluation.json", "evaluate the run again, or remove the file",
+            [&](const Json& json) {
+              EvaluationRecord evaluation{.protocol = json.value("protocol", ""),
+                                          .tokens = json.value("tokens", std::int64_t{0}),
+                                          .lengths = {}};
+              for (const Json& each : json.at("lengths")) {
+                LengthResult result{.length = each.at("length").get<std::int64_t>(),
+                                    .perplexity = optional_number(each, "perplexity"),
+                                    .low = optional_number(each, "low"),
+                                    .high = optional_number(each, "high"),
+                                    .reason = each.value("reason", ""),
+                                    .positions = {}};
+                for (const Json& place : each.value("positions", Json::array())) {
+                  result.positions.push_back({place.at("position").get<std::int64_t>(),
+                                              place.at("tokens").get<std::int64_t>(),
+                                              number_or_nan(place.at("loss"))});
+                }
+                evaluation.lengths.push_back(std::move(result));
+              }
+              run.evaluation = std::move(evaluation);
+            });
+}
+
+/// The figures index by layer, head and token: the numbers must be as many as the file says.
+void check_gate(const GateRecord& gate, const std::filesystem::path& path) {
+  constexpr std::size_t kQuantiles = 5;
+  for (const HeadGate& head : gate.gates) {
+    check<FileError>(head.layer >= 0 && head.layer < gate.layers && head.head >= 0 &&
+                         head.head < gate.heads && head.quantiles.size() == kQuantiles,
+                     "{}: the gate of layer {} and head {} does not fit {} layers of {} heads with "
+                     "5 quantiles each; make the file again, or remove it",
+                     path.string(), head.layer, head.head, gate.layers, gate.heads);
+  }
+  const auto fits = [](const auto& list, std::size_t size) { return list.size() == size; };
+  for (const auto& layer : gate.frequencies) {
+    check<FileError>(
+        fits(gate.frequencies, static_cast<std::size_t>(gate.layers)) &&
+            fits(layer, static_cast<std::size_t>(gate.heads)) &&
+            std::all_of(layer.begin(), layer.end(),
+                        [&](const auto& head) { return fits(head, gate.passage.size()); }),
+        "{}: passage.frequencies is not [{} layers][{} heads][{} tokens]; make the file again, or "
+        "remove it",
+        path.string(), gate.layers, gate.heads, gate.passage.size());
+  }
+}
+
+void read_gate(RunRecord& run) {
+  const std::filesystem::path path = run.folder / "gate.json";
+  read_json(path, "evaluate the run again, or remove the file", [&](const Json& json) {
+    GateRecord gate{.layers = json.at("layers").get<std::int64_t>(),
+                    .heads = json.at("heads").get<std::int64_t>(),
+                    .pairs = json.at("pairs").get<std::int64_t>(),
+                    .tokens = json.value("tokens", std::int64_t{0}),
+                    .gates = {},
+                    .passage = {},
+                    .frequencies = {}};
+    for (const Json& head : json.at("gates")) {
+      gate.gates.push_back({.layer = head.at("layer").get<std::int64_t>(),
+                            .head = head.at("head").get<std::int64_t>(),
+                            .quantiles = head.at("quantiles").get<std::vector<double>>(),
+                            .histogram = head.at("histogram").get<std::vector<double>>(),
+                            .base = number_or_nan(head.at("base"))});
+    }
+    if (const auto passage = json.find("passage"); passage != json.end() && !passage->is_null()) {
+      passage->at("tokens").get_to(gate.passage);
+      passage->at("frequencies").get_to(gate.frequencies);
+    }
+    check_gate(gate, path);
+    run.gate = std::move(gate);
+  });
+}
+
+}  // namespace
+
+RunRecord load_run(const std::filesystem::path& folder) {
+  check<FileError>(std::filesystem::is_directory(folder),
+                   "{} is not a folder; name the folder of a run", folder.string());
+  RunRecord run;
+  run.folder = folder;
+  read_config(run);
+  read_run_file(run);
+  read_metrics(run);
+  if (std::filesystem::exists(folder / "evaluation.json")) {
+    read_evaluation(run);
+  }
+  if (std::filesystem::exists(folder / "gate.json")) {
+    read_gate(run);
+  }
+  if (std::filesystem::exists(folder / "label.json")) {
+    read_json(folder / "label.json", "write {\"label\": \"name\", \"order\": 0}, or remove it",
+              [&](const Json& json) {
+                run.label = json.at("label").get<std::string>();
+                run.order = json.value("order", RunRecord::kLast);
+              });
+  }
+  return run;
+}
+
+bool is_experiment(const std::filesystem::path& folder) {
+  return std::filesystem::exists(folder / "experiment.json");
+}
+
+RunCollection load_runs(const std::vector<std::filesystem::path>& folders) {
+  RunCollection collection;
+  const auto add = [&](const std::filesystem::path& folder) {
+    const bool known =
+        std::any_of(collection.runs.begin(), collection.runs.end(), [&](const RunRecord& run) {
+          std::error_code error;
+          return std::filesystem::equivalent(run.folder, folder, error);
+        });
+    if (!known) {
+      collection.runs.push_back(load_run(folder));
+    }
+  };
+  for (const std::filesystem::path& folder : folders) {
+    if (!is_experiment(folder)) {
+      add(folder);
+      continue;
+    }
+    const std::filesystem::path file = folder / "experiment.json";
+    const std::size_t before = collection.runs.size();
+    read_json(file, "run the experiment again", [&](const Json& json) {
+      collection.title = collection.title.empty() ? json.value("title", "") : collection.title;
+      for (const auto& name : json.at("runs").get<std::vector<std::string>>()) {
+        if (std::filesystem::exists(folder / name / "metrics.jsonl")) {
+          add(folder / name);
+        }
+      }
+    });
+    check<FileError>(collection.runs.size() > before,
+                     "{} names no run that was begun in {}; run the experiment first",
+                     file.string(), folder.string());
+  }
+  return collection;
+}
+
+}  // namespace carope

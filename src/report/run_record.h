@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/settings.h"
+
+namespace carope {
+
+/// One step of training. A loss that was no number is NaN.
+struct TrainingPoint {
+  std::int64_t tokens;
+  double loss;
+  double tokens_per_second;
+};
+
+struct ValidationPoint {
+  std::int64_t tokens;
+  double loss;
+};
+
+/// The mean loss over the tokens at one place of their windows.
+struct PositionPoint {
+  std::int64_t position;
+  std::int64_t tokens;
+  double loss;
+};
+
+/// What an evaluation found at one length, or why it found nothing.
+struct LengthResult {
+  std::int64_t length;
+  std::optional<double> perplexity, low, high;
+  std::string reason;
+  std::vector<PositionPoint> positions;
+};
+
+/// evaluation.json
+struct EvaluationRecord {
+  std::string protocol;
+  std::int64_t tokens;
+  std::vector<LengthResult> lengths;
+};
+
+/// The frequencies f that one head's gate gave to the tokens of an evaluation.
+struct HeadGate {
+  std::int64_t layer, head;
+  std::vector<double> quantiles;  // 5 %, 25 %, 50 %, 75 % and 95 %
+  std::vector<double> histogram;  // counts over f in (0, 1)
+  double base;                    // of the RoPE that turns as fast as the geometric mean of f
+};
+
+/// gate.json
+struct GateRecord {
+  std::int64_t layers, heads, pairs, tokens;
+  std::vector<HeadGate> gates;
+  std::vector<std::string> passage;
+  std::vector<std::vector<std::vector<double>>> frequencies;  // [layer][head][token of the passage]
+};
+
+/// Everything the report needs of a run, as its folder has it.
+struct RunRecord {
+  static constexpr std::int64_t kLast = std::numeric_limits<std::int64_t>::max();
+
+  std::filesystem::path folder;
+  std::optional<std::string> label;  // label.json
+  std::int64_t order = kLast;        // among the labels of a report
+  std::string encoding, version, data_sha256;
+  std::int64_t seed = 0, layers = 0, heads = 0, width = 0, vocabulary = 0, length = 0;
+  Settings settings;
+  std::int64_t steps = 0, training_tokens = 0;  // done
+  std::vector<TrainingPoint> training;
+  std::vector<ValidationPoint> validation;
+  std::optional<EvaluationRecord> evaluation;
+  std::optional<GateRecord> gate;
+};
+
+/// Reads a run's folder. Throws a FileError that names the file, the place and the remedy.
+RunRecord load_run(const std::filesystem::path& folder);
+
+/// Several runs, and what they are called together.
+struct RunCollection {
+  std::string title;
+  std::vector<RunRecord> runs;
+};
+
+/// Whether a folder holds runs, by experiment.json.
+bool is_experiment(const std::filesystem::path& folder);
+
+/// Reads folders of runs and of experiments. An experiment gives its title, and those of its runs
+/// that were begun.
+RunCollection load_runs(const std::vector<std::filesystem::path>& folders);
+
+}  // namespace carope

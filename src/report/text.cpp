@@ -1,0 +1,81 @@
+#include "report/text.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+
+namespace carope {
+namespace {
+
+std::string superscript(int number) {
+  static constexpr std::array kDigits{"⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹"};
+  std::string text = number < 0 ? "⁻" : "";
+  for (const char digit : std::to_string(std::abs(number))) {
+    text += kDigits.at(static_cast<std::size_t>(digit - '0'));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string escape_html(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (c == '&') {
+      escaped += "&amp;";
+    } else if (c == '<') {
+      escaped += "&lt;";
+    } else if (c == '>') {
+      escaped += "&gt;";
+    } else if (c == '"') {
+      escaped += "&quot;";
+    } else if (c == '\'') {
+      escaped += "&#39;";
+    } else if ((code < 0x20 && c != '\n' && c != '\t') || code == 0x7f) {
+      escaped += "\uFFFD";
+    } else {
+      escaped += c;
+    }
+  }
+  return escaped;
+}
+
+int perplexity_digits(double perplexity) {
+  return perplexity < 99.995 ? 2 : perplexity < 999.95 ? 1 : 0;
+}
+
+std::string perplexity_text(double perplexity) {
+  return fmt::format("{:.{}f}", perplexity, perplexity_digits(perplexity));
+}
+
+std::string tick_text(double number) {
+  constexpr double kReadable = 1e12;  // larger ones are powers of ten
+  if (std::abs(number) >= kReadable) {
+    const double exponent = std::floor(std::log10(std::abs(number)) + 1e-9);
+    const double factor = number / std::pow(10.0, exponent);
+    const std::string power = "10" + superscript(static_cast<int>(exponent));
+    return std::abs(factor - 1.0) < 1e-6 ? power : fmt::format("{:.3g}·{}", factor, power);
+  }
+  static constexpr std::array<std::pair<double, const char*>, 3> kUnits{
+      {{1e9, "B"}, {1e6, "M"}, {1e4, "k"}}};
+  for (const auto& [least, unit] : kUnits) {
+    if (std::abs(number) >= least) {
+      return fmt::format("{:.6g}{}", number / (unit[0] == 'k' ? 1e3 : least), unit);
+    }
+  }
+  return fmt::format("{:.6g}", number);
+}
+
+std::string grouped(double number) {
+  std::string digits = fmt::format("{:.0f}", number);
+  const std::size_t first = digits[0] == '-' ? 1 : 0;
+  for (std::size_t place = digits.size(); place > first + 3;) {
+    place -= 3;
+    digits.insert(place, "\u2009");
+  }
+  return digits;
+}
+
+}  // namespace carope

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+// Numbers and texts as the report writes them.
+namespace carope {
+
+/// A text as HTML shows it, in an element or in an attribute. Control characters that HTML forbids
+/// become replacement characters.
+std::string escape_html(std::string_view text);
+
+/// A perplexity in four or more digits: "12.34", "123.4", "1234".
+std::string perplexity_text(double perplexity);
+
+/// How many digits `perplexity_text` has behind the point.
+int perplexity_digits(double perplexity);
+
+/// A number on an axis, in the fewest digits: "0.25", "500", "20k", "1.5M", "10⁹".
+std::string tick_text(double number);
+
+/// A whole number with thin spaces between thousands: "10 000".
+std::string grouped(double number);
+
+}  // namespace carope
