@@ -13,6 +13,7 @@
 
 #include "core/file.h"
 #include "core/random.h"
+#include "support/child.h"
 #include "support/folder.h"
 #include "support/program.h"
 #include "support/training.h"
@@ -68,8 +69,8 @@ class Training : public testing::Test {
 TEST_F(Training, LearnsAndLeavesARun) {
   const Ended ended = run(arguments("a"));
   ASSERT_EQ(ended.status, 0) << ended.output;
-  EXPECT_THAT(ended.output, AllOf(HasSubstr("step 100/100  loss"), HasSubstr("validation loss"),
-                                  HasSubstr("saved ")));
+  EXPECT_THAT(ended.output, AllOf(HasSubstr("step 100/100  loss"), HasSubstr("  MFU "),
+                                  HasSubstr("validation loss"), HasSubstr("saved ")));
   const auto lines = metrics("a");
   ASSERT_EQ(lines.size(), 104U);  // 100 steps, 4 validations
   EXPECT_GT(lines.front()["loss"], 3.8);
@@ -129,6 +130,41 @@ TEST_F(Training, SavesAndReturns130WhenInterrupted) {
   ASSERT_EQ(list_checkpoints(folder_ / "a").size(), 1U);
   EXPECT_EQ(find_checkpoint(folder_ / "a").filename().string(),
             fmt::format("step-{:08}", metrics("a").back()["step"].get<int>()));
+}
+
+TEST_F(Training, KeepsTheLastCheckpointOnAFullDisk) {
+  ASSERT_EQ(run(arguments("whole")).status, 0);
+  fs::create_directories(folder_ / "full");
+  const std::string said = in_a_child([&]() -> std::string {
+    constexpr std::size_t kRoom = 140 << 10;  // for one checkpoint and a part of the second
+    if (!mount_small(folder_ / "full", kRoom)) {
+      return "no mount";
+    }
+    const Ended full = run(arguments("full"));
+    const auto checkpoints = list_checkpoints(folder_ / "full");
+    resize_mounted(folder_ / "full", 10 << 20);
+    const Ended after = run(arguments("full", "--resume"));
+    return fmt::format("{} {} | {} | {} {}", full.status, full.output, checkpoints.size(),
+                       after.status, metrics("full") == metrics("whole") ? "same" : "other");
+  });
+  if (said == "no mount") {
+    GTEST_SKIP() << "a small file system cannot be mounted here";
+  }
+  EXPECT_THAT(said, AllOf(testing::StartsWith("1 "), HasSubstr("step-00000020"),
+                          HasSubstr("No space left on device; free some space"),
+                          testing::EndsWith(" | 1 | 0 same")));
+}
+
+TEST_F(Training, RefusesAFolderThatAnotherProcessTrainsIn) {
+  const pid_t child = start(arguments("a", "--train.tokens 12800000"));
+  while (list_checkpoints(folder_ / "a").empty()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  const Ended second = run(arguments("a", "--train.tokens 12800000 --resume"));
+  kill(child, SIGKILL);
+  wait_for(child);
+  EXPECT_EQ(second.status, 1);
+  EXPECT_THAT(second.output, HasSubstr("is being written by another process"));
 }
 
 TEST_F(Training, StopsWhenTheLossExplodes) {

@@ -104,6 +104,7 @@ std::vector<PlannedRun> plan_runs(const ExperimentConfig& config) {
 
 bool run_experiment(Context& ctx, const ExperimentConfig& config, const TrainRun& train) {
   const std::vector<PlannedRun> runs = plan_runs(config);
+  require_data(runs.front().config);
   make_folder(config.folder);
   const FolderLock lock(config.folder);
   for (const PlannedRun& run : runs) {

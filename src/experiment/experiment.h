@@ -14,12 +14,12 @@ namespace carope {
 /// The same model trained with several encodings on the same data in the same order, and scored
 /// past the length it was trained at.
 struct ExperimentConfig {
-  std::string title;
-  std::string preset;
-  Settings settings;  // of every run; the encoding and the seed are the experiment's
+  std::string title{};
+  std::string preset{};
+  Settings settings{};  // of every run; the encoding and the seed are the experiment's
   std::vector<Variant> variants = paper_variants();
-  int seeds = 1;                 // from train.seed on
-  std::filesystem::path folder;  // a folder for each run, and the report
+  int seeds = 1;                   // from train.seed on
+  std::filesystem::path folder{};  // a folder for each run, and the report
 };
 
 /// One run of an experiment.

@@ -10,7 +10,7 @@ namespace carope {
 
 double peak_flops(Context& ctx) {
   constexpr std::int64_t kSide = 1024;
-  constexpr int kTrials = 5;  // the first ones also wake threads and caches
+  constexpr int kTrials = 10;  // the first ones also wake threads and caches
   Tensor x, weight, y;
   Arena arena = Arena::plan(ctx.device(), [&](Arena& plan) {
     x = plan.take({kSide, kSide});

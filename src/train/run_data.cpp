@@ -27,6 +27,18 @@ LoaderConfig loader_config(const RunConfig& config) {
 
 }  // namespace
 
+void require_data(const RunConfig& config) {
+  const std::string& path = config.data.path;
+  check<ConfigError>(
+      !path.empty(),
+      "data.path is not set: name a folder of token shards, e.g. --data.path FOLDER; "
+      "carope data prepare makes one");
+  check<ConfigError>(std::filesystem::exists(path),
+                     "data.path = {} does not exist; make token shards there with carope data "
+                     "prepare --out {} FILES, or name others with --data.path",
+                     path, path);
+}
+
 std::unique_ptr<Loader> open_training(const RunConfig& config, std::int64_t first_step) {
   LoaderConfig loader = loader_config(config);
   loader.first_step = first_step;

@@ -25,13 +25,6 @@ void describe_run(const RunConfig& config, const std::filesystem::path& folder) 
   write_file(folder / "run.json", run.dump(2) + "\n");
 }
 
-void require_data(const RunConfig& config) {
-  check<ConfigError>(
-      !config.data.path.empty(),
-      "data.path is not set: name a folder of token shards, e.g. --data.path FOLDER; "
-      "carope data prepare makes one");
-}
-
 }  // namespace
 
 Trainer::Trainer(Context& ctx, const RunConfig& config, std::filesystem::path folder, bool resume)
