@@ -14,6 +14,7 @@ void add_data_synth(CLI::App& data);
 void add_demo(CLI::App& app);
 void add_devices(CLI::App& app);
 void add_encodings(CLI::App& app);
+void add_generate(CLI::App& app);
 void add_tokenizer(CLI::App& app);
 void add_tokenizer_decode(CLI::App& tokenizer);
 void add_tokenizer_encode(CLI::App& tokenizer);

@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
   carope::add_demo(app);
   carope::add_devices(app);
   carope::add_encodings(app);
+  carope::add_generate(app);
   carope::add_tokenizer(app);
   carope::add_train(app);
   try {

@@ -1,12 +1,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cmath>
-#include <csignal>
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/run_options.h"
 #include "core/progress.h"
@@ -15,16 +14,6 @@
 
 namespace carope {
 namespace {
-
-std::atomic<bool> interrupted = false;
-
-/// The first Ctrl-C asks the run to save and stop; the second ends the program at once.
-void stop_politely() {
-  std::signal(SIGINT, [](int) {
-    interrupted = true;
-    std::signal(SIGINT, SIG_DFL);
-  });
-}
 
 /// A line that rewrites itself on a terminal, and a line a step in a log.
 class StepLine {
@@ -92,7 +81,6 @@ void train(const TrainOptions& options, const Settings& settings) {
                        si(static_cast<double>(trainer.model().parameter_count()), ""),
                        config.model.encoding, trainer.steps(),
                        si(static_cast<double>(config.train.batch_tokens), "tokens")));
-  stop_politely();
   const bool complete = trainer.run(
       {.step = [&](const StepMetrics& m) { line.step(m); },
        .validation =
@@ -102,9 +90,8 @@ void train(const TrainOptions& options, const Settings& settings) {
            },
        .checkpoint =
            [&](const std::filesystem::path& path) { line.say("saved " + path.string()); }},
-      interrupted);
+      stop_politely());
   if (!complete) {
-    constexpr int kInterrupted = 130;
     line.say("interrupted; go on with: carope train --resume --out " + options.folder.string());
     throw CLI::RuntimeError(kInterrupted);
   }
