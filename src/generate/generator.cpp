@@ -42,8 +42,7 @@ SequenceReader::SequenceReader(Context& ctx, const Gpt& model, std::int64_t capa
     : ctx_(ctx),
       model_(model),
       state_(model.plan_decoding(1, capacity)),
-      single_(model.plan(1, 1, Purpose::kInference)),
-      last_(&single_) {}
+      single_(model.plan(1, 1, Purpose::kInference)) {}
 
 void SequenceReader::read(std::span<const TokenId> piece) {
   const auto length = static_cast<std::int64_t>(piece.size());
@@ -54,13 +53,14 @@ void SequenceReader::read(std::span<const TokenId> piece) {
   Activations& activations = length == 1 ? single_ : *piece_;
   tokens_.assign(piece.begin(), piece.end());
   model_.forward(ctx_, {.length = length}, Tensor::of(tokens_, {1, length}), activations, &state_);
-  last_ = &activations;
+  last_ = length;
 }
 
 std::span<const float> SequenceReader::logits() {
-  check<Error>(state_.seen > 0, "nothing was read yet that a token could follow");
-  const Tensor row = last_->shared.logits.slice_rows(0, 1);
-  model_.logits(ctx_, *last_, row);
+  check<Error>(last_ > 0, "nothing was read yet that a token could follow");
+  const Activations& activations = last_ == 1 ? single_ : *piece_;
+  const Tensor row = activations.shared.logits.slice_rows(0, 1);
+  model_.logits(ctx_, activations, row);
   return {row.f32(), static_cast<std::size_t>(row.size())};
 }
 

@@ -32,13 +32,13 @@ class SequenceReader {
   DecodeState state_;
   Activations single_;                // for one token
   std::optional<Activations> piece_;  // for several
-  const Activations* last_;           // what the last piece left
+  std::int64_t last_ = 0;             // tokens of the last piece
   std::vector<std::int32_t> tokens_;
 };
 
 /// How a prompt is continued.
 struct GenerateConfig {
-  SamplerConfig sampler;
+  SamplerConfig sampler{};
   std::int64_t tokens = 200;       // new ones, at most
   std::int64_t chunk = 512;        // tokens of the prompt that are read at once
   std::vector<TokenId> allowed{};  // ids that may be picked, in rising order
