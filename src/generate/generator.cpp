@@ -46,6 +46,7 @@ SequenceReader::SequenceReader(Context& ctx, const Gpt& model, std::int64_t capa
 
 void SequenceReader::read(std::span<const TokenId> piece) {
   const auto length = static_cast<std::int64_t>(piece.size());
+  last_ = 0;  // should this fail, there are no logits
   if (length != 1 && (!piece_ || piece_->length != length)) {
     piece_.reset();  // before the next is planned: there is never room for both
     piece_.emplace(model_.plan(1, length, Purpose::kInference));
