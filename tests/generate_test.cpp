@@ -277,9 +277,9 @@ TEST_F(Generation, RefusesBeforeItComputes) {
 }
 
 /// A model of a second's training on a page of English, with padding behind its vocabulary of 1024.
-class Program : public testing::Test {
+class GenerateCommand : public testing::Test {
  protected:
-  Program() {
+  GenerateCommand() {
     const Ended prepared = run("data prepare --tokenizer '" + kSmall + "/tokenizer.json' --out '" +
                                (folder_ / "data").string() + "' '" + kSmall + "/training.txt'");
     EXPECT_EQ(prepared.status, 0) << prepared.output;
@@ -308,7 +308,7 @@ class Program : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(Program, ContinuesAPrompt) {
+TEST_F(GenerateCommand, ContinuesAPrompt) {
   train("a", "--train.tokens 7680");
   const std::string prompt = "--prompt 'The “model”' --tokens 40 --ignore-end ";
   const Ended first = text(prompt);
@@ -339,7 +339,7 @@ TEST_F(Program, ContinuesAPrompt) {
   EXPECT_THAT(read_file(folder_ / "stderr"), StartsWith("prompt: 1 tokens, "));
 }
 
-TEST_F(Program, Returns130WhenInterrupted) {
+TEST_F(GenerateCommand, Returns130WhenInterrupted) {
   train("a", "--train.tokens 256");
   const fs::path file = folder_ / "text";
   const pid_t child =
@@ -356,7 +356,7 @@ TEST_F(Program, Returns130WhenInterrupted) {
   EXPECT_THAT(read_file(file), StartsWith("Begin"));
 }
 
-TEST_F(Program, RefusesWhatItCannotDo) {
+TEST_F(GenerateCommand, RefusesWhatItCannotDo) {
   const auto refusal = [&](const std::string& arguments) {
     const Ended ended = run(command(arguments));
     EXPECT_NE(ended.status, 0) << arguments;

@@ -80,6 +80,7 @@ Generated generate(Context& ctx, const Gpt& model, std::span<const TokenId> prom
     reader.read(rest.first(std::min(static_cast<std::size_t>(config.chunk), rest.size())));
     observer.read(reader.state().seen);
   }
+  result.prompt_seconds = seconds_since(start);
   if (stop) {
     return result;
   }
