@@ -14,6 +14,7 @@ void add_data_synth(CLI::App& data);
 void add_devices(CLI::App& app);
 void add_encodings(CLI::App& app);
 void add_eval(CLI::App& app);
+void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_report(CLI::App& app);
 void add_reproduce(CLI::App& app);

@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
   carope::add_devices(app);
   carope::add_encodings(app);
   carope::add_eval(app);
+  carope::add_generate(app);
   carope::add_inspect(app);
   carope::add_report(app);
   carope::add_reproduce(app);

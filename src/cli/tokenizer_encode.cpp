@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <iostream>
 #include <iterator>
 #include <memory>
 
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/streams.h"
 #include "core/error.h"
-#include "core/file.h"
 #include "data/fetch/cache.h"
 #include "data/shards/inspect.h"
 #include "data/tokenizer/encoder.h"
@@ -24,19 +23,6 @@ struct ConversionOptions {
   bool special = false;
   int threads = 0;
 };
-
-std::string read_input(const std::string& file) {
-  if (!file.empty()) {
-    return read_file(file);
-  }
-  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-}
-
-void write_output(std::string_view bytes) {
-  const bool written = std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size() &&
-                       std::fflush(stdout) == 0;
-  check<FileError>(written, "cannot write to standard output; is the disk full?");
-}
 
 void encode(const ConversionOptions& options) {
   const Tokenizer tokenizer = Tokenizer::load(tokenizer_path(options.tokenizer));

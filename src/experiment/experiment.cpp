@@ -43,15 +43,6 @@ void describe(const ExperimentConfig& config, const std::vector<PlannedRun>& run
   write_file(file, json.dump(2) + "\n");
 }
 
-/// The tokenizer beside a run's data, if there is one.
-std::optional<Tokenizer> tokenizer_beside(const fs::path& data) {
-  try {
-    return Tokenizer::load(data);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
 /// Whether everything of a run is there. Its evaluation is written last.
 bool is_done(const PlannedRun& run) { return fs::exists(run.folder / kEvaluation); }
 
@@ -62,13 +53,14 @@ Trainer open_run(Context& ctx, const PlannedRun& run) {
 }
 
 void score(Context& ctx, const PlannedRun& run, const Gpt& model) {
-  if (const auto loader = open_validation(run.config)) {
-    const auto tokenizer = tokenizer_beside(run.config.data.path);
-    const auto gate =
-        measure_gate(ctx, model, *loader, kGateTokens, tokenizer ? &*tokenizer : nullptr);
-    if (gate) {
-      write_file(run.folder / kGate, to_json(*gate));
-    }
+  std::optional<Tokenizer> tokenizer;
+  if (const fs::path beside = tokenizer_beside_data(run.config); fs::exists(beside)) {
+    tokenizer = Tokenizer::load(beside);
+  }
+  const auto gate = measure_gate(ctx, model, *open_validation(run.config), kGateTokens,
+                                 tokenizer ? &*tokenizer : nullptr);
+  if (gate) {
+    write_file(run.folder / kGate, to_json(*gate));
   }
   EvalConfig eval{.tokens = run.config.train.validate_tokens};
   for (const std::int64_t times : {1, 2, 4, 8}) {

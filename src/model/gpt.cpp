@@ -199,7 +199,9 @@ Tensor Gpt::gate_logits(std::size_t layer, const Activations& a) const {
 }
 
 void Gpt::logits(Context& ctx, const Activations& a, const Tensor& logits) const {
-  linear(ctx, a.final_normed.y, weights_.embedding, {}, logits);
+  const Tensor& hidden = a.final_normed.y;
+  linear(ctx, hidden.slice_rows(hidden.rows() - logits.rows(), hidden.rows()), weights_.embedding,
+         {}, logits);
 }
 
 double Gpt::loss(Context& ctx, const Batch& batch, Activations& a, DecodeState* state) const {

@@ -53,7 +53,7 @@ class Gpt {
   /// forward(), as PositionEncoding::gate_logits() has them. Activations must be those of training:
   /// in inference all layers share one set.
   Tensor gate_logits(std::size_t layer, const Activations& a) const;
-  /// logits [N, V] of the last forward().
+  /// logits [R, V] of the last R of all N tokens of the last forward().
   void logits(Context& ctx, const Activations& a, const Tensor& logits) const;
 
   /// The mean loss over the counted targets; a.losses has each token's. A decode state is as for

@@ -39,6 +39,10 @@ void require_data(const RunConfig& config) {
                      path, path);
 }
 
+std::filesystem::path tokenizer_beside_data(const RunConfig& config) {
+  return std::filesystem::path(config.data.path) / "tokenizer";
+}
+
 std::unique_ptr<Loader> open_training(const RunConfig& config, std::int64_t first_step) {
   LoaderConfig loader = loader_config(config);
   loader.first_step = first_step;

@@ -11,6 +11,9 @@ namespace carope {
 /// Throws, with what to do, unless the run's data is there.
 void require_data(const RunConfig& config);
 
+/// The copy of the tokenizer that lies beside a run's data, as carope data prepare leaves it.
+std::filesystem::path tokenizer_beside_data(const RunConfig& config);
+
 /// What a run trains on, from a step on.
 std::unique_ptr<Loader> open_training(const RunConfig& config, std::int64_t first_step);
 

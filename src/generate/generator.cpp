@@ -1,0 +1,109 @@
+#include "generate/generator.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/error.h"
+
+namespace carope {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void check_room(const Gpt& model, std::int64_t prompt, const GenerateConfig& config) {
+  check<ConfigError>(prompt >= 1,
+                     "the prompt is empty and the tokenizer has no end of text to begin with; give "
+                     "a prompt");
+  check<ConfigError>(config.tokens >= 1 && config.tokens <= kHighestInteger - prompt,
+                     "{} new tokens are not possible; ask for 1 to {}", config.tokens,
+                     kHighestInteger - prompt);
+  check<ConfigError>(config.chunk >= 1,
+                     "a prompt cannot be read {} tokens at a time; give a chunk of 1 or more",
+                     config.chunk);
+  const auto bound = model.encoding().max_length();
+  if (!bound || prompt + config.tokens <= *bound) {
+    return;
+  }
+  throw ConfigError(fmt::format(
+      "the prompt has {} tokens and {} more are asked for, but the encoding '{}' has "
+      "{} positions; {}",
+      prompt, config.tokens, model.config().encoding, *bound,
+      prompt < *bound ? fmt::format("ask for at most {} new tokens", *bound - prompt)
+                      : fmt::format("shorten the prompt to {} tokens or fewer", *bound - 1)));
+}
+
+}  // namespace
+
+SequenceReader::SequenceReader(Context& ctx, const Gpt& model, std::int64_t capacity)
+    : ctx_(ctx),
+      model_(model),
+      state_(model.plan_decoding(1, capacity)),
+      single_(model.plan(1, 1, Purpose::kInference)) {}
+
+void SequenceReader::read(std::span<const TokenId> piece) {
+  const auto length = static_cast<std::int64_t>(piece.size());
+  last_ = 0;  // should this fail, there are no logits
+  if (length != 1 && (!piece_ || piece_->length != length)) {
+    piece_.reset();  // before the next is planned: there is never room for both
+    piece_.emplace(model_.plan(1, length, Purpose::kInference));
+  }
+  Activations& activations = length == 1 ? single_ : *piece_;
+  tokens_.assign(piece.begin(), piece.end());
+  model_.forward(ctx_, {.length = length}, Tensor::of(tokens_, {1, length}), activations, &state_);
+  last_ = length;
+}
+
+std::span<const float> SequenceReader::logits() {
+  check<Error>(last_ > 0, "nothing was read yet that a token could follow");
+  const Activations& activations = last_ == 1 ? single_ : *piece_;
+  const Tensor row = activations.shared.logits.slice_rows(0, 1);
+  model_.logits(ctx_, activations, row);
+  return {row.f32(), static_cast<std::size_t>(row.size())};
+}
+
+Generated generate(Context& ctx, const Gpt& model, std::span<const TokenId> prompt,
+                   const GenerateConfig& config, const GenerateObserver& observer,
+                   const std::atomic<bool>& stop) {
+  const auto length = static_cast<std::int64_t>(prompt.size());
+  check_room(model, length, config);
+  Sampler sampler(config.sampler, config.allowed);
+  SequenceReader reader(ctx, model, length + config.tokens);
+  Generated result;
+
+  auto start = Clock::now();
+  while (reader.state().seen < length && !stop) {
+    const auto rest = prompt.subspan(static_cast<std::size_t>(reader.state().seen));
+    reader.read(rest.first(std::min(static_cast<std::size_t>(config.chunk), rest.size())));
+    observer.read(reader.state().seen);
+  }
+  result.prompt_seconds = seconds_since(start);
+  if (stop) {
+    return result;
+  }
+  std::span<const float> logits = reader.logits();
+  result.prompt_seconds = seconds_since(start);
+
+  start = Clock::now();
+  for (std::int64_t i = 0; i < config.tokens && !stop; ++i) {
+    if (i > 0) {
+      reader.read({&result.tokens.back(), 1});
+      logits = reader.logits();
+      ++result.steps;
+    }
+    const TokenId token = sampler.pick(logits, reader.state().seen);
+    result.ended = token == config.end;
+    if (result.ended) {
+      break;
+    }
+    result.tokens.push_back(token);
+    observer.token(token);
+  }
+  result.step_seconds = seconds_since(start);
+  return result;
+}
+
+}  // namespace carope
