@@ -34,11 +34,11 @@ struct GateStatistics {
   std::int64_t heads = 0;
   std::int64_t pairs = 0;
   std::int64_t tokens = 0;
-  std::vector<HeadFrequencies> gates;  // by layer, then head
+  std::vector<HeadFrequencies> gates{};  // by layer, then head
 
   // A passage, for a reader to see which words turn the clock.
-  std::vector<std::string> passage;
-  std::vector<std::vector<std::vector<double>>> frequencies;  // [layer][head][token of passage]
+  std::vector<std::string> passage{};
+  std::vector<std::vector<std::vector<double>>> frequencies{};  // [layer][head][token of passage]
 };
 
 /// The base of the RoPE whose first two pairs turn as 1 and f do.
