@@ -42,7 +42,8 @@ h2 { font-size: 16px; font-weight: 650; margin-bottom: 10px; }
 .scroll { overflow-x: auto; }
 table.results { border-collapse: collapse; border-top: 2px solid var(--ink); border-bottom: 2px solid var(--ink); min-width: min(100%, 720px); }
 .results th, .results td { padding: 7px 14px; text-align: right; font-weight: 400; white-space: nowrap; }
-.results .name { text-align: left; padding-left: 2px; position: sticky; left: 0; background: var(--paper); }
+.results .name { text-align: left; padding-left: 2px; position: sticky; left: 0; background: var(--paper);
+  max-width: 45vw; overflow: hidden; text-overflow: ellipsis; }
 .results thead th { color: var(--soft); font-size: 13px; }
 .results thead tr:first-child th { text-align: center; padding-bottom: 0; }
 .results thead tr:last-child > * { border-bottom: 1px solid var(--rule); }
