@@ -351,7 +351,8 @@ constexpr const char* kFrame =
 constexpr const char* kProbe = R"js(<script>
 let found = "";
 const say = (name, value) => { found += name + "=" + value + ";"; };
-say("overflow", document.documentElement.scrollWidth - innerWidth);
+say("overflow", document.documentElement.scrollWidth -
+    document.documentElement.clientWidth);
 say("width", innerWidth);
 const trouble = [];
 for (const svg of document.querySelectorAll("figure svg")) {
