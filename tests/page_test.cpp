@@ -304,7 +304,7 @@ std::string browser() {
 /// Opens a page in a window that nobody sees; returns what the browser prints.
 std::string browse(const std::filesystem::path& page, int width, const std::string& options) {
   const std::string command = fmt::format(
-      "timeout 100 {} --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage "
+      "timeout 60 {} --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage "
       "--hide-scrollbars --force-color-profile=srgb --virtual-time-budget=2000 "
       "--user-data-dir='{}' --window-size={},1600 {} 'file://{}' 2>/dev/null",
       browser(), (page.parent_path() / "browser").string(), width, options, page.string());
@@ -324,8 +324,7 @@ TEST(Page, ABrowserPaintsItsColours) {
   }
   const TemporaryFolder folder;
   const auto page = write_bytes(folder / "report.html", made_page(folder.path()));
-  for (const auto& [width, dark, carope] :
-       {std::tuple{1400, 1, 0xd14e00U}, {400, 1, 0xd14e00U}, {1400, 0, 0xff8a47U}}) {
+  for (const auto& [width, dark, carope] : {std::tuple{1400, 1, 0xd14e00U}, {400, 0, 0xff8a47U}}) {
     const auto picture = folder / "page.png";
     browse(page, width,
            fmt::format("--screenshot='{}' --blink-settings=preferredColorScheme={}",

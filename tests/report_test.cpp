@@ -144,12 +144,18 @@ TEST(Report, BrokenFilesAreNamedWithTheirPlaceAndARemedy) {
   write_bytes(run / "evaluation.json", "{\"lengths\":[{\"perplexity\":3}]}");
   EXPECT_THAT(refusal_of(run), AllOf(HasSubstr("evaluation.json"), HasSubstr("'length'"),
                                      HasSubstr("evaluate the run")));
+  write_evaluation(run, {{64, -2.0}});
+  EXPECT_THAT(refusal_of(run),
+              AllOf(HasSubstr("evaluation.json: -2 at length 64"), HasSubstr("evaluate the run")));
   std::filesystem::remove(run / "evaluation.json");
   Json gate = made_gate();
   gate["passage"]["frequencies"][1][1].erase(0);
   write_bytes(run / "gate.json", gate.dump());
   EXPECT_THAT(refusal_of(run), AllOf(HasSubstr("gate.json"), HasSubstr("[2 heads][10 tokens]"),
                                      HasSubstr("make the file again")));
+  gate["pairs"] = 0;
+  write_bytes(run / "gate.json", gate.dump());
+  EXPECT_THAT(refusal_of(run), AllOf(HasSubstr("gate.json"), HasSubstr("0 pairs")));
   gate = made_gate();
   gate["gates"][3]["layer"] = 2;
   write_bytes(run / "gate.json", gate.dump());
