@@ -19,6 +19,13 @@ double start_base(const RunRecord& run) {
       .number("base", kDefault, 1.0);
 }
 
+/// Without a bias the gate cannot start as RoPE.
+bool starts_as_rope(const RunRecord& run) {
+  const auto section = run.settings.find("position");
+  return section == run.settings.end() ||
+         OptionReader("position", section->second).flag("bias", true);
+}
+
 /// f of that RoPE, whose pairs turn by f^0, f^1, f^2, ...
 double start_frequency(const RunRecord& run) {
   return std::pow(start_base(run), -1.0 / static_cast<double>(run.gate->pairs));
@@ -85,21 +92,25 @@ std::string layer_panel(const EncodingRuns& encoding, const RunRecord& run, std:
   return chart.svg();
 }
 
+/// The panels of a small model fill half of the page.
+bool is_narrow(const GateRecord& gate) { return gate.layers <= 2; }
+
 std::string frequencies_figure(const EncodingRuns& encoding, const RunRecord& run) {
-  const bool thirds = run.gate->layers % 4 != 0 && run.gate->layers % 3 == 0;  // leaves no hole
+  const std::int64_t layers = run.gate->layers;
+  const bool thirds = layers % 4 != 0 && layers % 3 == 0;  // leaves no hole
   std::string panels = fmt::format("<div class=\"panels{}\">\n", thirds ? " thirds" : "");
-  for (std::int64_t layer = 0; layer < run.gate->layers; ++layer) {
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
     panels += layer_panel(encoding, run, layer);
   }
   return figure(
       "The frequencies it gives to tokens", panels + "</div>\n",
       fmt::format("How often each frequency f was given, by layer and head, over {}. Beneath each "
                   "ridge: median, half and nine tenths of the tokens. The dashed line is RoPE, f = "
-                  "{}^(-1/{}), where training began: a head to the right of it turns faster, one "
-                  "to the left slower, and a wide one tells tokens apart.",
+                  "{}^(-1/{}){}: a head to the right of it turns faster, one to the left slower, "
+                  "and a wide one tells tokens apart.",
                   si(static_cast<double>(run.gate->tokens), "tokens"), grouped(start_base(run)),
-                  run.gate->pairs),
-      "wide");
+                  run.gate->pairs, starts_as_rope(run) ? ", where training began" : ""),
+      is_narrow(*run.gate) ? "" : "wide");
 }
 
 /// The bases of one layer's heads as numbered discs, in as many lanes as they need.
@@ -141,7 +152,7 @@ std::string bases_figure(const EncodingRuns& encoding, const RunRecord& run) {
     range.include(head.base > 0.0 ? head.base : std::nan(""));
   }
   const Axis x = Axis::log(range);
-  Frame frame{.left = 58, .right = 20};
+  Frame frame{.left = 70, .right = 20};
   const Chart measure("", frame, x, x);  // places along x do not depend on the height
   std::string rows;
   double top = frame.top + 4;
@@ -262,14 +273,17 @@ std::string passage_figure(const RunRecord& run, int number) {
   return figure("What it sees in a text", html,
                 "Each token in the colour of its frequency in the chosen layer and head, relative "
                 "to that head's median: orange tokens turn the clock further, blue ones hold it "
-                "back. The pointer shows the number.");
+                "back. The pointer shows the number.",
+                is_narrow(gate) ? "wide" : "");
 }
 
 }  // namespace
 
 std::string gate_figures(const EncodingRuns& encoding, const RunRecord& run, int number) {
-  return frequencies_figure(encoding, run) + passage_figure(run, number) +
-         bases_figure(encoding, run);
+  const std::string passage = passage_figure(run, number);
+  const std::string bases = bases_figure(encoding, run);
+  return frequencies_figure(encoding, run) +
+         (is_narrow(*run.gate) ? bases + passage : passage + bases);
 }
 
 }  // namespace carope

@@ -99,12 +99,14 @@ std::string finding(const std::vector<EncodingRuns>& encodings, std::int64_t len
       rivals.push_back(encoding.label);
     }
   }
+  const std::string names = escape_html(fmt::format("{}", fmt::join(rivals, " and ")));
+  const std::string doubt =
+      rivals.empty()       ? ""
+      : rivals.size() <= 2 ? fmt::format(" <em>(intervals overlap: {})</em>", names)
+                           : fmt::format(" <em title=\"{}\">(intervals of {} others overlap)</em>",
+                                         names, rivals.size());
   return fmt::format("<li><span>at {}</span> <strong>{}</strong> {}{}</li>", length,
-                     escape_html(best->label), perplexity_text(lowest),
-                     rivals.empty()
-                         ? ""
-                         : fmt::format(" <em>(intervals overlap: {})</em>",
-                                       escape_html(fmt::format("{}", fmt::join(rivals, " · ")))));
+                     escape_html(best->label), perplexity_text(lowest), doubt);
 }
 
 std::string findings(const std::vector<EncodingRuns>& encodings) {

@@ -42,7 +42,8 @@ h2 { font-size: 16px; font-weight: 650; margin-bottom: 10px; }
 .scroll { overflow-x: auto; }
 table.results { border-collapse: collapse; border-top: 2px solid var(--ink); border-bottom: 2px solid var(--ink); min-width: min(100%, 720px); }
 .results th, .results td { padding: 7px 14px; text-align: right; font-weight: 400; white-space: nowrap; }
-.results .name { text-align: left; padding-left: 2px; position: sticky; left: 0; background: var(--paper); }
+.results .name { text-align: left; padding-left: 2px; position: sticky; left: 0; background: var(--paper);
+  max-width: min(45vw, 280px); overflow: hidden; text-overflow: ellipsis; }
 .results thead th { color: var(--soft); font-size: 13px; }
 .results thead tr:first-child th { text-align: center; padding-bottom: 0; }
 .results thead tr:last-child > * { border-bottom: 1px solid var(--rule); }
@@ -60,7 +61,7 @@ figure { margin: 0; min-width: 0; }
 figure.wide { grid-column: 1 / -1; }
 figcaption { margin-top: 8px; max-width: 90ch; }
 figure > svg { display: block; width: 100%; height: auto; max-width: 620px; }
-.panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(250px, 100%), 1fr)); gap: 20px 24px; }
+.panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(240px, 100%), 1fr)); gap: 20px 24px; }
 @media (min-width: 861px) { .panels.thirds { grid-template-columns: repeat(3, 1fr); gap: 20px 32px; } }
 .panels svg { display: block; width: 100%; height: auto; max-width: 360px; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 18px; list-style: none; margin: 0 0 8px; padding: 0; font-size: 13px; }

@@ -97,33 +97,51 @@ void read_metrics(RunRecord& run) {
   }
 }
 
+LengthResult read_length(const Json& json, const std::filesystem::path& path) {
+  LengthResult result{.length = json.at("length").get<std::int64_t>(),
+                      .perplexity = optional_number(json, "perplexity"),
+                      .low = optional_number(json, "low"),
+                      .high = optional_number(json, "high"),
+                      .reason = json.value("reason", ""),
+                      .positions = {}};
+  check<FileError>(result.length > 0, "{}: {} is no length; evaluate the run again", path.string(),
+                   result.length);
+  for (const auto& number : {result.perplexity, result.low, result.high}) {
+    check<FileError>(number.value_or(1.0) > 0.0,
+                     "{}: {} at length {} is no perplexity; evaluate the run again", path.string(),
+                     number.value_or(1.0), result.length);
+  }
+  for (const Json& place : json.value("positions", Json::array())) {
+    result.positions.push_back({place.at("position").get<std::int64_t>(),
+                                place.at("tokens").get<std::int64_t>(),
+                                number_or_nan(place.at("loss"))});
+  }
+  return result;
+}
+
 void read_evaluation(RunRecord& run) {
-  read_json(run.folder / "evaluation.json", "evaluate the run again, or remove the file",
-            [&](const Json& json) {
-              EvaluationRecord evaluation{.protocol = json.value("protocol", ""),
-                                          .tokens = json.value("tokens", std::int64_t{0}),
-                                          .lengths = {}};
-              for (const Json& each : json.at("lengths")) {
-                LengthResult result{.length = each.at("length").get<std::int64_t>(),
-                                    .perplexity = optional_number(each, "perplexity"),
-                                    .low = optional_number(each, "low"),
-                                    .high = optional_number(each, "high"),
-                                    .reason = each.value("reason", ""),
-                                    .positions = {}};
-                for (const Json& place : each.value("positions", Json::array())) {
-                  result.positions.push_back({place.at("position").get<std::int64_t>(),
-                                              place.at("tokens").get<std::int64_t>(),
-                                              number_or_nan(place.at("loss"))});
-                }
-                evaluation.lengths.push_back(std::move(result));
-              }
-              run.evaluation = std::move(evaluation);
-            });
+  const std::filesystem::path path = run.folder / "evaluation.json";
+  read_json(path, "evaluate the run again, or remove the file", [&](const Json& json) {
+    EvaluationRecord evaluation{.protocol = json.value("protocol", ""),
+                                .tokens = json.value("tokens", std::int64_t{0}),
+                                .lengths = {}};
+    for (const Json& each : json.at("lengths")) {
+      evaluation.lengths.push_back(read_length(each, path));
+    }
+    run.evaluation = std::move(evaluation);
+  });
 }
 
 /// The figures index by layer, head and token: the numbers must be as many as the file says.
 void check_gate(const GateRecord& gate, const std::filesystem::path& path) {
   constexpr std::size_t kQuantiles = 5;
+  constexpr std::int64_t kMost = 4096;
+  for (const std::int64_t count : {gate.layers, gate.heads, gate.pairs}) {
+    check<FileError>(count >= 1 && count <= kMost,
+                     "{}: {} layers, {} heads and {} pairs are no model's; make the file again, or "
+                     "remove it",
+                     path.string(), gate.layers, gate.heads, gate.pairs);
+  }
   for (const HeadGate& head : gate.gates) {
     check<FileError>(head.layer >= 0 && head.layer < gate.layers && head.head >= 0 &&
                          head.head < gate.heads && head.quantiles.size() == kQuantiles,
