@@ -6,6 +6,8 @@ packages=(g++ cmake ninja-build libdnnl-dev ocl-icd-opencl-dev libfmt-dev libcli
           zlib1g-dev libzstd-dev libgtest-dev libgmock-dev libbenchmark-dev)
 # The preset fuzz is built with clang: g++ has no libFuzzer.
 fuzz_packages=(clang libclang-rt-dev libomp-dev)
+# Tests look at the report in a browser.
+browser_packages=(chromium fonts-dejavu-core)
 
 say() { printf '\n== %s\n' "$*"; }
 

@@ -15,8 +15,8 @@ using testing::HasSubstr;
 TEST(Cli, SaysWhatItCanDo) {
   const Ended help = run("--help");
   EXPECT_EQ(help.status, 0);
-  EXPECT_THAT(help.output, AllOf(HasSubstr("data"), HasSubstr("demo"), HasSubstr("devices"),
-                                 HasSubstr("encodings"), HasSubstr("tokenizer")));
+  EXPECT_THAT(help.output, AllOf(HasSubstr("data"), HasSubstr("devices"), HasSubstr("encodings"),
+                                 HasSubstr("reproduce"), HasSubstr("tokenizer")));
   EXPECT_EQ(run("--version").status, 0);
 }
 
@@ -26,8 +26,6 @@ TEST(Cli, RefusesWhatItDoesNotKnow) {
   EXPECT_NE(unknown.status, 0);
   EXPECT_THAT(unknown.output, HasSubstr("unknown command 'trian'"));
   EXPECT_THAT(run("devcies").output, HasSubstr("did you mean 'devices'"));
-  EXPECT_NE(run("demo --steps 0").status, 0);
-  EXPECT_NE(run("demo --steps many").status, 0);
 }
 
 TEST(Cli, ListsEncodingsForAModel) {
@@ -109,27 +107,23 @@ TEST(Cli, InspectsAFolder) {
   EXPECT_THAT(bad.output, HasSubstr("x_train_000002.bin is empty"));
 }
 
-TEST(Cli, DemoTrainsAndReports) {
-  const Ended demo = run("demo --steps 5 --encodings carope,learnable --threads 2");
-  EXPECT_EQ(demo.status, 0);
-  EXPECT_THAT(demo.output, AllOf(HasSubstr("carope step 5 of 5 loss"), HasSubstr("@128"),
-                                 HasSubstr("tokens/s")));
-  EXPECT_EQ(demo.output.substr(demo.output.find("\nlearnable  ")).find('-') != std::string::npos,
-            true);
+TEST(Cli, RefusesToTrainWhatItCannotShareWithOtherProcesses) {
+  for (const char* command : {"reproduce", "train --out nowhere"}) {
+    const Ended launched = run(command, "RANK=0 WORLD_SIZE=2");
+    EXPECT_EQ(launched.status, 1);
+    EXPECT_THAT(launched.output, HasSubstr("2 processes were launched"));
+    EXPECT_THAT(run(command, "RANK=2 WORLD_SIZE=2").output, HasSubstr("do not fit together"));
+    EXPECT_THAT(run(command, "RANK=x WORLD_SIZE=2").output, HasSubstr("RANK = 'x'"));
+  }
+  EXPECT_THAT(run("train --out nowhere --threads -3").output, HasSubstr("threads = -3"));
 }
 
-TEST(Cli, DemoRefusesBeforeItTrains) {
-  const Ended misspelt = run("demo --steps 1000 --encodings rope,carop");
-  EXPECT_EQ(misspelt.status, 1);
-  EXPECT_THAT(misspelt.output,
-              AllOf(HasSubstr("did you mean 'carope'"), testing::Not(HasSubstr("step"))));
-  const Ended launched = run("demo --steps 1", "RANK=0 WORLD_SIZE=2");
-  EXPECT_EQ(launched.status, 1);
-  EXPECT_THAT(launched.output, HasSubstr("2 processes were launched"));
-  EXPECT_THAT(run("demo --steps 1", "RANK=2 WORLD_SIZE=2").output,
-              HasSubstr("do not fit together"));
-  EXPECT_THAT(run("demo --steps 1", "RANK=x WORLD_SIZE=2").output, HasSubstr("RANK = 'x'"));
-  EXPECT_THAT(run("demo --threads -3").output, HasSubstr("threads = -3"));
+TEST(Cli, LetsThreadsWaitWithoutSpinningUnlessToldOtherwise) {
+  EXPECT_THAT(run("devices", "env -u OMP_WAIT_POLICY OMP_DISPLAY_ENV=verbose").output,
+              HasSubstr("GOMP_SPINCOUNT = '3000'"));
+  EXPECT_THAT(run("devices", "OMP_WAIT_POLICY=active OMP_DISPLAY_ENV=verbose").output,
+              AllOf(HasSubstr("OMP_WAIT_POLICY = 'ACTIVE'"),
+                    testing::Not(HasSubstr("GOMP_SPINCOUNT = '3000'"))));
 }
 
 }  // namespace

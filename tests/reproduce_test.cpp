@@ -172,7 +172,7 @@ TEST_F(Reproduce, RefusesWhatItCannotDo) {
               AllOf(HasSubstr("unknown encoding 'carop'"), HasSubstr("did you mean 'carope'")));
   EXPECT_THAT(refusal("--seeds 0"), HasSubstr("--seeds"));
   EXPECT_THAT(refusal("--preset huge"), HasSubstr("--preset"));
-  EXPECT_THAT(refusal("--train.token 5"), HasSubstr("train.tokens"));
+  EXPECT_THAT(refusal("--train.token 5"), HasSubstr("did you mean 'tokens'?"));
   EXPECT_THAT(run("reproduce --preset tiny --out '" + (folder_ / "t").string() + "'").output,
               AllOf(HasSubstr("data/fineweb-edu"), HasSubstr("carope data prepare")));
   EXPECT_FALSE(fs::exists(folder_ / "a"));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cli/commands.h"
+#include "cli/waiting.h"
 #include "core/error.h"
 #include "core/options.h"
 #include "core/version.h"
@@ -32,6 +33,7 @@ void check_commands(const CLI::App& app, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  carope::wait_without_spinning(argv);
   CLI::App app("Trains GPT-2-class language models with pluggable positional encodings.");
   app.name("carope");
   app.set_version_flag("--version", std::string(carope::version()));

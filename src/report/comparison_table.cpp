@@ -249,7 +249,7 @@ std::string to_text(const ComparisonTable& table) {
     }
     text.add(cells);
   }
-  return text.text() + fmt::format("{} (* lowest; paper: {})\n", fmt::join(table.notes, " "),
+  return text.text() + fmt::format("\n{}\n(* lowest; paper: {})\n", fmt::join(table.notes, "\n"),
                                    table.paper.substr(table.paper.find(' ') + 1));
 }
 

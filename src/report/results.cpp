@@ -163,7 +163,7 @@ std::optional<Extent> interval_at(const EncodingRuns& encoding, std::int64_t len
     const LengthResult* result = result_at(*run, length);
     if (result != nullptr && result->low && result->high) {
       widest = widest ? Extent{std::min(widest->low, *result->low),
-                                 std::max(widest->high, *result->high)}
+                               std::max(widest->high, *result->high)}
                       : Extent{*result->low, *result->high};
     }
   }
