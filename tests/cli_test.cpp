@@ -28,6 +28,11 @@ TEST(Cli, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(run("devcies").output, HasSubstr("did you mean 'devices'"));
 }
 
+TEST(Cli, FailsWhereItsOutputIsLost) {
+  EXPECT_EQ(run("encodings >/dev/null").status, 0);
+  EXPECT_EQ(run("encodings >/dev/full").status, 1);
+}
+
 TEST(Cli, ListsEncodingsForAModel) {
   const Ended listed = run("encodings --config '" CAROPE_SOURCE_DIR "/configs/gpt-small.toml'");
   EXPECT_EQ(listed.status, 0);

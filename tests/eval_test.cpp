@@ -400,7 +400,7 @@ std::size_t peak_memory(const std::string& arguments) {
 
 TEST_F(EvalCommand, NeedsNoMoreMemoryForALongerWindowThanItsKeysAndValues) {
   constexpr std::int64_t kLong = 32'768;
-  const RunConfig config = checkpoint_config(save_run("run", {}));
+  const RunConfig config = saved_config(save_run("run", {}));
   fs::create_directory(folder_ / "long");
   const auto tokens = random_tokens(40'000);
   write_bytes(folder_ / "long" / "x_val_000000.bin", shard_bytes({tokens.begin(), tokens.end()}));

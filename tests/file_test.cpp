@@ -128,6 +128,10 @@ TEST(FileWriter, SaysWhyItCannotWrite) {
               AllOf(HasSubstr("cannot write"), HasSubstr("taken: it is a directory"),
                     HasSubstr("name a file in it")));
   EXPECT_FALSE(fs::exists(folder / "taken.part"));
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(message_of<FileError>([&] { write_file(folder / "pipe", "x"); }),
+              HasSubstr("pipe: it is a device or a pipe"));
+  EXPECT_TRUE(fs::is_fifo(folder / "pipe"));
 }
 
 TEST(ReadFile, GivesEveryByte) {

@@ -159,6 +159,12 @@ TEST_F(Reproduce, MakesTheDemonstrationsDataOnce) {
   ASSERT_EQ(run(command + " --seeds 2").status, 0);
   EXPECT_EQ(fs::last_write_time(data / "shards" / "manifest.json"), made);
   EXPECT_EQ(results("a")["runs"].size(), 2U);
+  EXPECT_THAT(run(command + " --train.seed 7 --model.vocabulary 600").output,
+              HasSubstr("model.vocabulary = 600 is not what"));
+  fs::remove_all(folder_ / "a" / "none-seed1");
+  fs::remove_all(folder_ / "a" / "none-seed2");
+  EXPECT_THAT(run(command + " --train.tokens 204800").output,
+              HasSubstr("was made for a smaller experiment"));
 }
 
 TEST_F(Reproduce, RefusesWhatItCannotDo) {
@@ -177,9 +183,45 @@ TEST_F(Reproduce, RefusesWhatItCannotDo) {
               AllOf(HasSubstr("data/fineweb-edu"), HasSubstr("carope data prepare")));
   EXPECT_FALSE(fs::exists(folder_ / "a"));
 
+  EXPECT_THAT(refusal("--train.validate_tokens 127"),
+              AllOf(HasSubstr("one window of 128 tokens"), Not(HasSubstr("step "))));
+  EXPECT_THAT(refusal("--model.length 128 --train.batch_tokens 512 --train.validate_tokens 4096"),
+              AllOf(HasSubstr("700 tokens for validation, but 1025"), Not(HasSubstr("step "))));
+}
+
+TEST_F(Reproduce, MixesNoOtherSettingsIntoAnExperiment) {
+  const auto again = [&](const std::string& more) { return run(arguments("a", more)).output; };
   ASSERT_EQ(run(arguments("a", "--encodings none")).status, 0);
-  EXPECT_THAT(refusal("--encodings none --train.learning_rate 0.02"),
+  fs::remove_all(folder_ / "a" / "none-seed1" / "checkpoints");  // as one does to save space
+  EXPECT_THAT(again("--encodings none"), Not(HasSubstr("is not what")));
+  EXPECT_THAT(again("--encodings none --train.learning_rate 0.02"),
               HasSubstr("train.learning_rate = 0.02 is not what"));
+  // Not in other encodings or seeds either, with which these would be compared.
+  EXPECT_THAT(again("--encodings rope --model.layers 1"),
+              HasSubstr("model.layers = 1 is not what"));
+  EXPECT_THAT(again("--encodings none --train.seed 5 --model.layers 1"),
+              HasSubstr("model.layers = 1 is not what"));
+  // The same folder from another place is the same experiment.
+  const Ended elsewhere =
+      run("reproduce --threads 2 --out a " + small_training("data") +
+              " --train.tokens 5120 --train.validate_tokens 512 --encodings none",
+          "cd '" + folder_.path().string() + "' &&");
+  EXPECT_EQ(elsewhere.status, 0) << elsewhere.output;
+}
+
+TEST_F(Reproduce, GoesOnToOtherEncodingsWhenOneCannotBeTrained) {
+  const Ended ended =
+      run(arguments("a", "--encodings none,rope --train.learning_rate 1e9 --optimizer.clip 0"));
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_THAT(ended.output, AllOf(HasSubstr("not every run could be trained"),
+                                  HasSubstr("\nnone: step "), HasSubstr("\nrope: step ")));
+}
+
+TEST_F(Reproduce, TakesNoFolderForItsPreset) {
+  fs::create_directories(folder_ / "demo");
+  const Ended ended = run("config show --config demo", "cd '" + folder_.path().string() + "' &&");
+  EXPECT_EQ(ended.status, 0);
+  EXPECT_THAT(ended.output, HasSubstr("vocabulary = 1024"));
 }
 
 TEST_F(Reproduce, InspectsWhatTheGateLearned) {
@@ -198,8 +240,12 @@ TEST_F(Reproduce, InspectsWhatTheGateLearned) {
   EXPECT_THAT(run("inspect '" + (folder_ / "a" / "rope-seed1").string() + "'").output,
               HasSubstr("'rope' has no gate"));
   const Ended elsewhere = run("inspect --data /nowhere '" + trained + "'");
-  EXPECT_EQ(elsewhere.status, 0);
-  EXPECT_THAT(elsewhere.output, HasSubstr("/nowhere is not there"));
+  EXPECT_EQ(elsewhere.status, 1);
+  EXPECT_THAT(elsewhere.output, HasSubstr("/nowhere does not exist"));
+  fs::rename(folder_ / "data", folder_ / "moved");
+  EXPECT_THAT(run("inspect '" + trained + "'").output, HasSubstr("is not there; name a folder"));
+  EXPECT_THAT(run("inspect '" + trained + "' --data '" + (folder_ / "moved").string() + "'").output,
+              HasSubstr("The gate over "));
   EXPECT_NE(run("inspect '" + (folder_ / "data").string() + "'").status, 0);
 }
 
@@ -260,7 +306,7 @@ class Gate : public testing::Test {
 TEST_F(Gate, IsRopesAtTheStart) {
   Gpt model(config_.model);
   model.initialise(1);
-  const auto gate = measure_gate(ctx_, model, *open_validation(config_), 200, nullptr);
+  const auto gate = measure_gate(ctx_, model, *open_validation(config_, 4), 200, nullptr);
   ASSERT_TRUE(gate);
   EXPECT_EQ(gate->tokens, 256);
   ASSERT_EQ(gate->gates.size(), 4U);
@@ -285,7 +331,7 @@ TEST_F(Gate, AgreesWithTheFrequenciesOfTheRotation) {
       }
     }
   }
-  const auto loader = open_validation(config_);
+  const auto loader = open_validation(config_, 4);
   const auto gate = measure_gate(ctx_, model, *loader, 64, nullptr);
   ASSERT_TRUE(gate);
 
@@ -327,7 +373,7 @@ TEST_F(Gate, IsNotThereInOtherEncodings) {
   config_.model.encoding_options = {};
   Gpt model(config_.model);
   model.initialise(1);
-  EXPECT_FALSE(measure_gate(ctx_, model, *open_validation(config_), 64, nullptr));
+  EXPECT_FALSE(measure_gate(ctx_, model, *open_validation(config_, 4), 64, nullptr));
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ TEST_F(Training, LearnsAndLeavesARun) {
   EXPECT_GT(lines.front()["loss"], 3.8);
   EXPECT_LT(lines.back()["validation_loss"], 2.6);
   EXPECT_EQ(list_checkpoints(folder_ / "a").size(), 2U);
-  EXPECT_EQ(checkpoint_config(find_checkpoint(folder_ / "a")).model.width, 16);
+  EXPECT_EQ(saved_config(find_checkpoint(folder_ / "a")).model.width, 16);
   const Json described = Json::parse(read_file(folder_ / "a" / "run.json"));
   EXPECT_EQ(described["seed"], 1);
   EXPECT_THAT(read_file(folder_ / "a" / "config.toml"), HasSubstr("learning_rate = 0.01\n"));
@@ -132,6 +132,27 @@ TEST_F(Training, SavesAndReturns130WhenInterrupted) {
             fmt::format("step-{:08}", metrics("a").back()["step"].get<int>()));
 }
 
+TEST_F(Training, StopsInOrderAtWhateverMomentItIsInterrupted) {
+  // A handler that runs on a computing thread would write into oneDNN's workspace.
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    const std::string name = "a" + std::to_string(attempt);
+    const pid_t child = start(arguments(name, "--train.tokens 12800000 --model.width 64"));
+    while (lines_of(name) < 1 + attempt) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    kill(child, SIGINT);
+    const int status = wait_for(child);
+    ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+    EXPECT_EQ(WEXITSTATUS(status), 130);
+    EXPECT_FALSE(list_checkpoints(folder_ / name).empty());
+  }
+}
+
+TEST_F(Training, GoesOnWhereNobodyCanBeTold) {
+  EXPECT_EQ(run(arguments("a", "2>/dev/full 1>/dev/full --train.tokens 1280")).status, 0);
+  EXPECT_EQ(list_checkpoints(folder_ / "a").size(), 1U);
+}
+
 TEST_F(Training, KeepsTheLastCheckpointOnAFullDisk) {
   ASSERT_EQ(run(arguments("whole")).status, 0);
   fs::create_directories(folder_ / "full");
@@ -171,8 +192,11 @@ TEST_F(Training, StopsWhenTheLossExplodes) {
   const Ended ended = run(arguments("a", "--train.learning_rate 1e6 --optimizer.clip 0"));
   EXPECT_EQ(ended.status, 1);
   EXPECT_THAT(ended.output, AllOf(HasSubstr("the loss is"), HasSubstr("Lower train.learning_rate"),
-                                  HasSubstr((folder_ / "a").string())));
-  EXPECT_EQ(list_checkpoints(folder_ / "a").size(), 1U);
+                                  HasSubstr("in another folder")));
+  EXPECT_EQ(list_checkpoints(folder_ / "a" / "failed").size(), 1U);
+  EXPECT_THAT(ended.output, HasSubstr(find_checkpoint(folder_ / "a" / "failed").string()));
+  // It is none to go on from, and pushes out none.
+  EXPECT_TRUE(list_checkpoints(folder_ / "a").empty());
 }
 
 TEST_F(Training, RefusesWhatItCannotDo) {

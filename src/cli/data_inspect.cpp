@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct InspectOptions {
+struct DataInspectOptions {
   fs::path path;
   std::string tokenizer;
   std::int64_t documents = 5;
@@ -32,7 +32,7 @@ struct Reading {
 };
 
 /// By the tokenizer that is named or lies beside the shard, or else as ready-made GPT-2 shards are.
-Reading reading_of(const InspectOptions& options, const Shard& shard) {
+Reading reading_of(const DataInspectOptions& options, const Shard& shard) {
   const auto numbers = [](std::span<const TokenId> ids) {
     return fmt::format("{}", fmt::join(ids, " "));
   };
@@ -74,7 +74,7 @@ void show_beginning(const Reading& reading, const Shard& shard, std::span<const 
              tokens.size() > kShown ? " ..." : "");
 }
 
-void inspect_shard(const InspectOptions& options) {
+void inspect_shard(const DataInspectOptions& options) {
   const Shard shard(options.path);
   const Reading reading = reading_of(options, shard);
   const TokenStatistics statistics =
@@ -128,7 +128,7 @@ void inspect_folder(const fs::path& folder) {
 void add_data_inspect(CLI::App& data) {
   CLI::App* command =
       data.add_subcommand("inspect", "Shows what a token shard, or a folder of them, holds");
-  auto options = std::make_shared<InspectOptions>();
+  auto options = std::make_shared<DataInspectOptions>();
   command->add_option("path", options->path, "a shard, or a folder of shards")->required();
   command->add_option("--tokenizer", options->tokenizer,
                       "the tokenizer that made the shard; by default the folder tokenizer/ beside "

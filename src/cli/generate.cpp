@@ -48,7 +48,7 @@ void show_rates(std::int64_t prompt, const Generated& result) {
 
 void generate_text(const GenerateOptions& options) {
   const std::filesystem::path checkpoint = find_checkpoint(options.run);
-  const RunConfig run = checkpoint_config(checkpoint);
+  const RunConfig run = saved_config(checkpoint);
   const Tokenizer tokenizer = tokenizer_of(run, options.tokenizer);
   const std::string text = read_prompt(options);
   const std::vector<TokenId> prompt = prompt_tokens(tokenizer, text);

@@ -32,7 +32,7 @@ void print_parameters(const Gpt& model) {
 void print_gate(const GateStatistics& gate) {
   fmt::print(
       "\nThe gate over {} tokens: frequency f by layer and head, and the base of the RoPE "
-      "that turns as fast\n\n",
+      "whose f is their geometric mean\n\n",
       gate.tokens);
   Table table(
       {"layer", "head", "mean", "deviation", "lowest", "5 %", "median", "95 %", "highest", "base"});
@@ -48,7 +48,7 @@ void print_gate(const GateStatistics& gate) {
 
 void inspect(const InspectOptions& options) {
   const auto checkpoint = find_checkpoint(options.checkpoint);
-  RunConfig config = checkpoint_config(checkpoint);
+  RunConfig config = saved_config(checkpoint);
   Context ctx = Context::cpu(options.threads);
   const Gpt model(config.model, ctx.device());
   load_weights(checkpoint, model);
@@ -65,6 +65,7 @@ void inspect(const InspectOptions& options) {
   }
   if (!options.data.empty()) {
     config.data.path = options.data.string();
+    require_data(config);
   }
   if (!std::filesystem::exists(config.data.path)) {
     fmt::print(
@@ -73,7 +74,7 @@ void inspect(const InspectOptions& options) {
         config.data.path);
     return;
   }
-  print_gate(*measure_gate(ctx, model, *open_validation(config), options.tokens, nullptr));
+  print_gate(*measure_gate(ctx, model, *open_validation(config, 1), options.tokens, nullptr));
 }
 
 }  // namespace

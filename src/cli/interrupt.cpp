@@ -1,23 +1,53 @@
 #include "cli/interrupt.h"
 
 #include <csignal>
+#include <cstdio>
+#include <thread>
 
 namespace carope {
 namespace {
 
+std::atomic<bool> polite = false;  // somebody listens
 std::atomic<bool> interrupted = false;
+
+sigset_t interrupts() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+void end_at_once() {
+  const sigset_t signals = interrupts();
+  std::signal(SIGINT, SIG_DFL);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  std::raise(SIGINT);
+}
+
+void watch() {
+  const sigset_t signals = interrupts();
+  for (int signal = 0; sigwait(&signals, &signal) == 0;) {
+    if (!polite || interrupted.exchange(true)) {
+      end_at_once();
+    }
+    std::fputs("\nstopping after this step; Ctrl-C again stops at once\n", stderr);
+  }
+}
 
 }  // namespace
 
-PoliteStop::PoliteStop() {
-  interrupted = false;
-  std::signal(SIGINT, [](int) {
-    interrupted = true;
-    std::signal(SIGINT, SIG_DFL);
-  });
+void watch_for_interrupts() {
+  const sigset_t signals = interrupts();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // in all threads to come
+  std::thread(watch).detach();
 }
 
-PoliteStop::~PoliteStop() { std::signal(SIGINT, SIG_DFL); }
+PoliteStop::PoliteStop() {
+  interrupted = false;
+  polite = true;
+}
+
+PoliteStop::~PoliteStop() { polite = false; }
 
 const std::atomic<bool>& PoliteStop::asked() const { return interrupted; }
 

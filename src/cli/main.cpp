@@ -1,11 +1,15 @@
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "cli/waiting.h"
 #include "core/error.h"
 #include "core/options.h"
+#include "core/progress.h"
 #include "core/version.h"
 
 namespace {
@@ -34,6 +38,7 @@ void check_commands(const CLI::App& app, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   carope::wait_without_spinning(argv);
+  carope::watch_for_interrupts();
   CLI::App app("Trains GPT-2-class language models with pluggable positional encodings.");
   app.name("carope");
   app.set_version_flag("--version", std::string(carope::version()));
@@ -52,8 +57,12 @@ int main(int argc, char** argv) {
   try {
     check_commands(app, argc, argv);
     CLI11_PARSE(app, argc, argv);
+    carope::check<carope::FileError>(
+        std::fflush(stdout) == 0 && std::ferror(stdout) == 0,
+        "standard output could not be written: {}; what was to be seen is not complete",
+        std::strerror(errno));
   } catch (const std::exception& error) {
-    fmt::print(stderr, "carope: {}\n", error.what());
+    carope::tell(fmt::format("carope: {}\n", error.what()));
     return 1;
   }
   return 0;

@@ -8,7 +8,6 @@
 #include "cli/run_options.h"
 #include "cli/step_line.h"
 #include "dist/launch.h"
-#include "experiment/demo_data.h"
 #include "experiment/experiment.h"
 #include "report/comparison_table.h"
 #include "report/run_record.h"
@@ -38,12 +37,12 @@ struct ReproduceOptions {
   int threads = 0;
 };
 
-/// What the options and settings describe. Data that is not there is made, for the demo.
+/// What the options and settings describe.
 ExperimentConfig experiment_of(const ReproduceOptions& options, const RunOptions& overrides) {
   const Preset& preset = reproductions().at(options.preset);
   ExperimentConfig config{.title = preset.title,
                           .preset = options.preset,
-                          .settings = overrides.overridden(load_run_settings(preset.config)),
+                          .settings = overrides.overridden(preset_settings(preset.config)),
                           .seeds = options.seeds,
                           .folder = options.folder};
   check<ConfigError>(overrides.overridden({}).count("position") == 0,
@@ -64,13 +63,6 @@ void reproduce(const ReproduceOptions& options, const RunOptions& overrides) {
   if (config.folder.empty()) {
     config.folder = std::filesystem::path("runs") / options.preset;
   }
-  if (read_run(config.settings).data.path.empty()) {
-    const std::filesystem::path data = config.folder / "data";
-    config.settings["data"]["path"] = (data / "shards").string();
-    const RunConfig run = read_run(config.settings);
-    plan_runs(config);  // what cannot be run must not wait for the data
-    make_demo_data(data, run.model.vocabulary, run.train.tokens, options.threads);
-  }
   Context ctx = Context::cpu(options.threads);
   const std::size_t runs = plan_runs(config).size();
   const bool done =
@@ -80,7 +72,7 @@ void reproduce(const ReproduceOptions& options, const RunOptions& overrides) {
                       fmt::format("[{}/{}] {}", index + 1, runs, run.folder.filename().string()),
                       log_every);
         const PoliteStop stop;
-        return trainer.run(line.observer(), stop.asked());
+        return trainer.run(line.observer(), stop.asked()) && !stop.asked();
       });
   if (!done) {
     fmt::print(stderr, "interrupted; the same command goes on where it stopped\n");
@@ -120,7 +112,6 @@ void add_reproduce(CLI::App& app) {
       ->delimiter(',')
       ->excludes("--controls");
   command->add_option("--seeds", options->seeds, "runs of each encoding, which differ in the seed")
-      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   add_threads_option(*command, options->threads);
   const auto overrides = RunOptions::add_overrides(*command);

@@ -16,11 +16,17 @@ StepLine::StepLine(const Trainer& trainer, Context& ctx, std::string name, std::
       log_every_(log_every),
       flops_per_token_(trainer.model().training_flops_per_token(trainer.config().model.length)),
       peak_(peak_flops(ctx)),
-      terminal_(isatty(STDERR_FILENO) != 0) {}
+      terminal_(isatty(STDERR_FILENO) != 0) {
+  const RunConfig& config = trainer.config();
+  say(fmt::format("{} parameters, {}, {} steps of {}",
+                  si(static_cast<double>(trainer.model().parameter_count()), ""),
+                  config.model.encoding, trainer.steps(),
+                  si(static_cast<double>(config.train.batch_tokens), "tokens")));
+}
 
 StepLine::~StepLine() {
   if (open_) {
-    fmt::print(stderr, "\n");  // what comes next, an error perhaps, has a line of its own
+    tell("\n");  // what comes next, an error perhaps, has a line of its own
   }
 }
 
@@ -40,19 +46,19 @@ void StepLine::step(const StepMetrics& m) {
   }
   const double left =
       static_cast<double>(steps_ - m.step) * m.seconds / static_cast<double>(m.step);
-  const std::string line = fmt::format(
+  std::string line = fmt::format(
       "{}step {}/{}  loss {:.4f}  perplexity {:.2f}  norm {:.2f}  lr {:.2e}  {}/s  MFU {:.0f} %  "
       "{} "
       "left",
       name_, m.step, steps_, m.loss, std::exp(m.loss), m.norm, m.learning_rate,
       si(m.tokens_per_second, "tokens"), 100.0 * m.tokens_per_second * flops_per_token_ / peak_,
       duration(left));
-  fmt::print(stderr, "{}{}{}", terminal_ ? "\r" : "", line, terminal_ ? "\x1b[K" : "\n");
+  tell(terminal_ ? "\r" + fit_terminal(std::move(line)) + "\x1b[K" : line + "\n");
   open_ = terminal_;
 }
 
 void StepLine::say(const std::string& text) {
-  fmt::print(stderr, "{}{}{}\n", open_ ? "\n" : "", name_, text);
+  tell(fmt::format("{}{}{}\n", open_ ? "\n" : "", name_, text));
   open_ = false;
 }
 

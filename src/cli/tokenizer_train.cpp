@@ -11,7 +11,7 @@
 namespace carope {
 namespace {
 
-struct TrainOptions {
+struct TokenizerTrainOptions {
   std::vector<std::filesystem::path> inputs;
   std::filesystem::path out = "tokenizer.json";
   std::int64_t vocabulary = 8192;
@@ -19,7 +19,7 @@ struct TrainOptions {
   int threads = 0;
 };
 
-void train(const TrainOptions& options) {
+void train(const TokenizerTrainOptions& options) {
   const PieceCounter pieces = count_pieces(options.inputs, options.format, options.threads);
   const Tokenizer tokenizer = [&] {
     Progress progress("Merging", options.vocabulary, "tokens");
@@ -41,7 +41,7 @@ void train(const TrainOptions& options) {
 void add_tokenizer_train(CLI::App& tokenizer) {
   CLI::App* command = tokenizer.add_subcommand(
       "train", "Learns a byte-level BPE from text and saves it as a tokenizer.json");
-  const auto options = std::make_shared<TrainOptions>();
+  const auto options = std::make_shared<TokenizerTrainOptions>();
   command->add_option("--vocab", options->vocabulary, "tokens: 256 bytes, merges and end of text")
       ->required()
       ->check(CLI::Range(std::int64_t{257}, kLargestVocabulary));

@@ -24,13 +24,10 @@ void train(const TrainOptions& options, const Settings& settings) {
   require_single_process(launch_from_environment());
   Context ctx = Context::cpu(options.threads);
   const RunConfig config =
-      options.resume ? resumed_config(options.folder, settings) : read_run(settings);
+      options.resume ? saved_config(find_checkpoint(options.folder)) : read_run(settings);
+  require_same(config, settings, options.folder);
   Trainer trainer(ctx, config, options.folder, options.resume);
   StepLine line(trainer, ctx);
-  line.say(fmt::format("{}: {} parameters, {}, {} steps of {}", options.folder.string(),
-                       si(static_cast<double>(trainer.model().parameter_count()), ""),
-                       config.model.encoding, trainer.steps(),
-                       si(static_cast<double>(config.train.batch_tokens), "tokens")));
   const PoliteStop stop;
   if (!trainer.run(line.observer(), stop.asked())) {
     line.say("interrupted; go on with: carope train --resume --out " + options.folder.string());

@@ -159,6 +159,8 @@ FileWriter::FileWriter(std::filesystem::path path, GivenUp given_up)
     : path_(std::move(path)), part_(path_.string() + ".part"), given_up_(given_up) {
   check<FileError>(!std::filesystem::is_directory(path_),
                    "cannot write {}: it is a directory; name a file in it", path_.string());
+  check<FileError>(!std::filesystem::exists(path_) || std::filesystem::is_regular_file(path_),
+                   "cannot write {}: it is a device or a pipe; name a file", path_.string());
   const bool keep = given_up_ == GivenUp::kKeep;
   file_ = open_or_fail("write", part_, O_WRONLY | O_CREAT | (keep ? 0 : O_TRUNC));
   if (keep) {

@@ -1,11 +1,13 @@
 #include "core/progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <utility>
 
 namespace carope {
@@ -65,13 +67,21 @@ void Progress::draw(bool last) {
   } else if (total_ > 0 && rate > 0) {
     line += "  " + duration((static_cast<double>(total_) - done) / rate) + " left";
   }
-  if (terminal_) {
-    fmt::print(stderr, "\r{}\x1b[K{}", line, last ? "\n" : "");
-  } else {
-    fmt::print(stderr, "{}\n", line);
-  }
-  std::fflush(stderr);
+  tell(terminal_ ? fmt::format("\r{}\x1b[K{}", fit_terminal(line), last ? "\n" : "") : line + "\n");
   drawn_ = true;
+}
+
+void tell(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+std::string fit_terminal(std::string line) {
+  winsize size{};
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1) {
+    line.resize(std::min<std::size_t>(line.size(), size.ws_col - 1U));
+  }
+  return line;
 }
 
 std::string si(double number, std::string_view unit) {

@@ -48,6 +48,12 @@ class Progress {
   bool drawn_ = false;
 };
 
+/// Writes to standard error. That nobody can be told is no reason to lose work.
+void tell(std::string_view text);
+
+/// What of a line fits the terminal: one that wraps cannot be drawn over.
+std::string fit_terminal(std::string line);
+
 /// A number with three digits and an SI prefix: "1.23 MB", "1.23 M tokens", "17 tokens".
 std::string si(double number, std::string_view unit);
 

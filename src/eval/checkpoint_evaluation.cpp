@@ -41,7 +41,7 @@ std::vector<Candidate> find_candidates(const std::vector<fs::path>& paths) {
   std::vector<Candidate> candidates;
   for (const fs::path& path : paths) {
     const fs::path checkpoint = find_checkpoint(path);
-    candidates.push_back({path, checkpoint, checkpoint_config(checkpoint)});
+    candidates.push_back({path, checkpoint, saved_config(checkpoint)});
   }
   check<ConfigError>(!candidates.empty(), "there is nothing to score; name a run or a checkpoint");
   return candidates;

@@ -9,7 +9,7 @@
 namespace carope {
 namespace {
 
-constexpr std::int64_t kPassage = 192;  // tokens
+constexpr std::size_t kPassage = 192;  // tokens
 
 /// Frequencies by layer and head, in the order of the text.
 using Frequencies = std::vector<std::vector<std::vector<double>>>;
@@ -56,15 +56,14 @@ HeadFrequencies describe(std::vector<double> values, std::int64_t pairs) {
   return head;
 }
 
-/// The beginning of the text, which lies in the batch row by row.
-std::vector<std::string> words_of(const TokenBatch& batch, const Tokenizer* tokenizer) {
-  std::vector<std::string> words;
+/// Adds tokens of a batch, in which the text lies row by row, until the passage is long enough.
+void append(const TokenBatch& batch, const Tokenizer* tokenizer,
+            std::vector<std::string>& passage) {
   const auto* ids = batch.tokens.data<std::int32_t>();
-  for (std::int64_t i = 0; i < std::min(kPassage, batch.tokens.size()); ++i) {
-    words.push_back(tokenizer != nullptr ? std::string(tokenizer->text_of(ids[i]))
-                                         : " " + std::to_string(ids[i]));
+  for (std::int64_t i = 0; i < batch.tokens.size() && passage.size() < kPassage; ++i) {
+    passage.push_back(tokenizer != nullptr ? std::string(tokenizer->text_of(ids[i]))
+                                           : " " + std::to_string(ids[i]));
   }
-  return words;
 }
 
 }  // namespace
@@ -90,9 +89,7 @@ std::optional<GateStatistics> measure_gate(Context& ctx, const Gpt& model, const
   const std::int64_t wanted = (tokens + batch.tokens.size() - 1) / batch.tokens.size();
   for (std::int64_t i = 0; i < std::min(available, wanted); ++i) {
     loader.fill(i, batch);
-    if (i == 0) {
-      gate.passage = words_of(batch, tokenizer);
-    }
+    append(batch, tokenizer, gate.passage);
     const Batch view = rows_of(batch, 0, rows);
     model.forward(ctx, view.seq, view.tokens, a);
     for (std::size_t layer = 0; layer < all.size(); ++layer) {

@@ -25,7 +25,7 @@ struct HeadFrequencies {
   double highest = 0.0;
   std::array<double, 5> quantiles{};         // 5 %, 25 %, 50 %, 75 %, 95 %
   std::array<std::int64_t, kBins> counts{};  // over f in (0, 1)
-  double base = 0.0;  // of the RoPE that turns as fast as the geometric mean of f: f^-pairs
+  double base = 0.0;                         // of RoPE with the geometric mean of f: f^-pairs
 };
 
 /// What a model's gate does to a text.

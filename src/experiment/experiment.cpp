@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "core/file.h"
+#include "data/loader/token_stream.h"
 #include "eval/checkpoint_evaluation.h"
 #include "eval/evaluation_json.h"
 #include "eval/gate.h"
+#include "experiment/demo_data.h"
+#include "position/registry.h"
 #include "report/page.h"
 #include "report/run_record.h"
 #include "train/run_data.h"
@@ -19,51 +23,116 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kExperiment = "experiment.json";
 constexpr const char* kEvaluation = "evaluation.json";
 constexpr const char* kGate = "gate.json";
 constexpr std::int64_t kGateTokens = 16'384;
 
-/// Says what the folder holds, for those who read it later. Runs of an earlier call stay part of
-/// it.
-void describe(const ExperimentConfig& config, const std::vector<PlannedRun>& runs) {
-  const fs::path file = config.folder / "experiment.json";
-  Json json{{"title", config.title}, {"preset", config.preset}, {"runs", Json::array()}};
-  if (fs::exists(file)) {
-    const Json before = Json::parse(read_file(file), nullptr, false);
-    check<FileError>(before.is_object() && before.contains("runs") && before["runs"].is_array(),
-                     "{} is not readable; remove it, and name all encodings again", file.string());
-    json["runs"] = before["runs"];
+constexpr std::array<std::int64_t, 4> kTimes{1, 2, 4, 8};  // the training length
+
+/// The names of the runs that earlier calls made in a folder.
+std::vector<std::string> runs_so_far(const fs::path& folder) {
+  const fs::path file = folder / kExperiment;
+  if (!fs::exists(file)) {
+    return {};
   }
+  const Json json = Json::parse(read_file(file), nullptr, false);
+  check<FileError>(json.is_object() && json.contains("runs") && json["runs"].is_array(),
+                   "{} is not readable; remove it, and name all encodings again", file.string());
+  return json["runs"].get<std::vector<std::string>>();
+}
+
+/// Says what the folder holds, for those who read it later. Runs of earlier calls stay part of it.
+void describe(const ExperimentConfig& config, const std::vector<PlannedRun>& runs) {
+  std::vector<std::string> names = runs_so_far(config.folder);
   for (const PlannedRun& run : runs) {
     const std::string name = run.folder.filename().string();
-    if (std::find(json["runs"].begin(), json["runs"].end(), name) == json["runs"].end()) {
-      json["runs"].push_back(name);
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      names.push_back(name);
     }
   }
-  write_file(file, json.dump(2) + "\n");
+  const Json json{{"title", config.title}, {"preset", config.preset}, {"runs", names}};
+  write_file(config.folder / kExperiment, json.dump(2) + "\n");
 }
 
-/// Whether everything of a run is there. Its evaluation is written last.
-bool is_done(const PlannedRun& run) { return fs::exists(run.folder / kEvaluation); }
-
-/// Begins a run, or goes on with what there is of it.
-Trainer open_run(Context& ctx, const PlannedRun& run) {
-  const bool begun = !list_checkpoints(run.folder).empty();
-  return {ctx, run.config, run.folder, begun};
+/// Whether a run has anything to lose.
+bool is_begun(const fs::path& run) {
+  return fs::exists(run / kEvaluation) || !list_checkpoints(run).empty();
 }
 
-void score(Context& ctx, const PlannedRun& run, const Gpt& model) {
+/// Refuses settings other than those that the folder's runs were begun with.
+void require_same_experiment(const ExperimentConfig& config, const std::vector<PlannedRun>& runs) {
+  for (const std::string& name : runs_so_far(config.folder)) {
+    const fs::path folder = config.folder / name;
+    if (is_begun(folder)) {
+      Settings shared = runs.front().config.resolved;
+      shared.erase("position");
+      shared["train"].erase("seed");
+      require_same(saved_config(folder), shared, folder);
+    }
+  }
+  for (const PlannedRun& run : runs) {
+    if (is_begun(run.folder)) {
+      require_same(saved_config(run.folder), run.config.resolved, run.folder);
+    }
+  }
+}
+
+/// Refuses before the training what could not be scored after it.
+void require_enough_to_score(const RunConfig& config) {
+  const std::int64_t longest = kTimes.back() * config.model.length;
+  check<ConfigError>(config.train.validate_tokens >= longest,
+                     "train.validate_tokens = {} is less than one window of {} tokens, {} times "
+                     "model.length, which is scored in the end; give at least that",
+                     config.train.validate_tokens, longest, kTimes.back());
+  const std::int64_t tokens = TokenStream(find_shards(config.data.path, Split::kValidation)).size();
+  check<ConfigError>(
+      tokens > longest,
+      "{} has {} tokens for validation, but {} are needed for one window of {} times "
+      "model.length; prepare more, or choose a shorter model.length",
+      config.data.path, tokens, longest + 1, kTimes.back());
+}
+
+/// Whether an evaluation is that of the end of a run.
+bool is_final(const fs::path& evaluation, const RunConfig& config) {
+  const Json json = Json::parse(read_file(evaluation), nullptr, false);
+  return json.is_object() && json.value("step", std::int64_t{-1}) == config.steps();
+}
+
+/// Whether everything of a run is there.
+bool is_done(const PlannedRun& run) {
+  const GptConfig& model = run.config.model;
+  const bool gate =
+      make_encoding(model.encoding, model.shape(), {}, model.encoding_options)->has_gate();
+  const fs::path evaluation = run.folder / kEvaluation;
+  return fs::exists(evaluation) && is_final(evaluation, run.config) &&
+         (!gate || fs::exists(run.folder / kGate));
+}
+
+/// The place of a variant in tables, the same in every call.
+std::size_t order_of(const Variant& variant) {
+  const std::vector<Variant> known = known_variants();
+  return static_cast<std::size_t>(
+      std::find_if(known.begin(), known.end(),
+                   [&](const Variant& other) { return other.label == variant.label; }) -
+      known.begin());
+}
+
+/// Looks at the gate and at the perplexities of a run that has been trained.
+void score(Context& ctx, const PlannedRun& run) {
+  const Gpt model(run.config.model, ctx.device());
+  load_weights(find_checkpoint(run.folder), model);
   std::optional<Tokenizer> tokenizer;
   if (const fs::path beside = tokenizer_beside_data(run.config); fs::exists(beside)) {
     tokenizer = Tokenizer::load(beside);
   }
-  const auto gate = measure_gate(ctx, model, *open_validation(run.config), kGateTokens,
+  const auto gate = measure_gate(ctx, model, *open_validation(run.config, 1), kGateTokens,
                                  tokenizer ? &*tokenizer : nullptr);
   if (gate) {
     write_file(run.folder / kGate, to_json(*gate));
   }
   EvalConfig eval{.tokens = run.config.train.validate_tokens};
-  for (const std::int64_t times : {1, 2, 4, 8}) {
+  for (const std::int64_t times : kTimes) {
     eval.lengths.push_back(times * run.config.model.length);
   }
   write_file(run.folder / kEvaluation, to_json(evaluate_checkpoints(ctx, {run.folder}, eval)[0]));
@@ -77,7 +146,7 @@ void write_results(const ExperimentConfig& config) {
 }  // namespace
 
 std::vector<PlannedRun> plan_runs(const ExperimentConfig& config) {
-  check<ConfigError>(config.seeds >= 1, "{} seeds are not possible; give 1 or more", config.seeds);
+  check<ConfigError>(config.seeds >= 1, "--seeds {} is not possible; give 1 or more", config.seeds);
   const RunConfig first = read_run(config.settings);
   std::vector<PlannedRun> runs;
   for (std::int64_t i = 0; i < config.seeds; ++i) {
@@ -87,39 +156,56 @@ std::vector<PlannedRun> plan_runs(const ExperimentConfig& config) {
       settings["train"]["seed"] = seed;
       settings["position"] = variant.options;
       settings["position"]["encoding"] = variant.encoding;
-      runs.push_back({variant.label, config.folder / fmt::format("{}-seed{}", variant.label, seed),
+      runs.push_back({variant.label, order_of(variant),
+                      config.folder / fmt::format("{}-seed{}", variant.label, seed),
                       read_run(settings)});
     }
   }
   return runs;
 }
 
-bool run_experiment(Context& ctx, const ExperimentConfig& config, const TrainRun& train) {
+bool run_experiment(Context& ctx, ExperimentConfig config, const TrainRun& train) {
+  config.folder = fs::absolute(config.folder).lexically_normal();
+  const fs::path given = read_run(config.settings).data.path;
+  const bool own_data = given.empty();
+  const fs::path data = config.folder / "data";
+  config.settings["data"]["path"] =
+      (own_data ? demo_shards(data) : fs::absolute(given).lexically_normal()).string();
   const std::vector<PlannedRun> runs = plan_runs(config);
-  require_data(runs.front().config);
+  const RunConfig& first = runs.front().config;
+  if (!own_data) {
+    require_data(first);
+  }
   make_folder(config.folder);
   const FolderLock lock(config.folder);
-  for (const PlannedRun& run : runs) {
-    if (!list_checkpoints(run.folder).empty()) {
-      resumed_config(run.folder, run.config.resolved);
-    }
+  require_same_experiment(config, runs);
+  if (own_data) {
+    make_demo_data(data, first.model.vocabulary, first.train.tokens, ctx.threads());
   }
+  require_enough_to_score(first);
   describe(config, runs);
+  std::string failures;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const PlannedRun& run = runs[i];
     if (is_done(run)) {
       continue;
     }
-    Trainer trainer = open_run(ctx, run);
-    write_file(run.folder / "label.json",
-               Json{{"label", run.label}, {"order", i % config.variants.size()}}.dump() + "\n");
-    if (!train(trainer, run, i)) {
-      return false;
+    try {
+      Trainer trainer(ctx, run.config, run.folder, !list_checkpoints(run.folder).empty());
+      write_file(run.folder / "label.json",
+                 Json{{"label", run.label}, {"order", run.order}}.dump() + "\n");
+      if (!train(trainer, run, i)) {
+        return false;
+      }
+    } catch (const TrainingError& error) {
+      failures += fmt::format("\n{}: {}", run.label, error.what());
+      continue;  // what one encoding cannot do, others may
     }
-    score(ctx, run, trainer.model());
+    score(ctx, run);
     write_results(config);
   }
   write_results(config);
+  check<TrainingError>(failures.empty(), "not every run could be trained:{}", failures);
   return true;
 }
 

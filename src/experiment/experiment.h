@@ -25,6 +25,7 @@ struct ExperimentConfig {
 /// One run of an experiment.
 struct PlannedRun {
   std::string label;
+  std::size_t order;  // of the label in tables
   std::filesystem::path folder;
   RunConfig config;
 };
@@ -37,8 +38,9 @@ using TrainRun = std::function<bool(Trainer& trainer, const PlannedRun& run, std
 
 /// Makes what is missing of an experiment, run by run: trains, scores at 1, 2, 4 and 8 times the
 /// training length, looks at the gate. After each run it writes results.json, table.md and
-/// report.html. Returns whether all is done. Everything is left as it was where the folder holds an
-/// experiment with other settings.
-bool run_experiment(Context& ctx, const ExperimentConfig& config, const TrainRun& train);
+/// report.html. Where no data is named it is made, in the folder. Returns false if it was
+/// interrupted. A run whose training fails does not keep the others from being made. Everything is
+/// left as it was where the folder holds an experiment with other settings.
+bool run_experiment(Context& ctx, ExperimentConfig config, const TrainRun& train);
 
 }  // namespace carope

@@ -25,32 +25,35 @@ std::vector<Variant> control_variants() {
           {"alibi", "alibi"}};
 }
 
-std::vector<Variant> find_variants(std::span<const std::string> labels) {
+std::vector<Variant> known_variants() {
   std::vector<Variant> known = paper_variants();
-  for (const auto& more : {control_variants(), [] {
-                             std::vector<Variant> plain;
-                             for (const std::string& name : encoding_names()) {
-                               plain.push_back({name, name});
-                             }
-                             return plain;
-                           }()}) {
-    known.insert(known.end(), more.begin(), more.end());
+  const auto add = [&](const Variant& variant) {
+    if (std::none_of(known.begin(), known.end(),
+                     [&](const Variant& other) { return other.label == variant.label; })) {
+      known.push_back(variant);
+    }
+  };
+  for (const Variant& control : control_variants()) {
+    add(control);
+  }
+  for (const std::string& name : encoding_names()) {
+    add({name, name});
+  }
+  return known;
+}
+
+std::vector<Variant> find_variants(std::span<const std::string> labels) {
+  const std::vector<Variant> known = known_variants();
+  std::vector<std::string> names;
+  for (const Variant& variant : known) {
+    names.push_back(variant.label);
   }
   std::vector<Variant> found;
   for (const std::string& label : labels) {
-    const auto variant = std::find_if(known.begin(), known.end(),
-                                      [&](const Variant& v) { return v.label == label; });
-    if (variant == known.end()) {
-      std::vector<std::string> names;
-      for (const Variant& v : known) {
-        if (std::find(names.begin(), names.end(), v.label) == names.end()) {
-          names.push_back(v.label);
-        }
-      }
-      throw ConfigError(fmt::format("unknown encoding '{}'; did you mean '{}'? Valid: {}", label,
-                                    nearest(label, names), fmt::join(names, ", ")));
-    }
-    found.push_back(*variant);
+    const auto name = std::find(names.begin(), names.end(), label);
+    check<ConfigError>(name != names.end(), "unknown encoding '{}'; did you mean '{}'? Valid: {}",
+                       label, nearest(label, names), fmt::join(names, ", "));
+    found.push_back(known[static_cast<std::size_t>(name - names.begin())]);
   }
   return found;
 }

@@ -22,7 +22,10 @@ std::vector<Variant> paper_variants();
 /// has it, and two encodings that need no rotation.
 std::vector<Variant> control_variants();
 
-/// Variants by label, or any other encoding by name. An unknown one is a ConfigError that suggests
+/// These, and every other encoding with its defaults.
+std::vector<Variant> known_variants();
+
+/// Some of them by label. An unknown one is a ConfigError that suggests
 /// the nearest.
 std::vector<Variant> find_variants(std::span<const std::string> labels);
 

@@ -99,23 +99,21 @@ fs::path find_checkpoint(const fs::path& run_or_checkpoint) {
   return checkpoints.back();
 }
 
-RunConfig checkpoint_config(const fs::path& checkpoint) {
-  return read_run(load_settings(checkpoint / kConfig, run_sections()));
+RunConfig saved_config(const fs::path& run_or_checkpoint) {
+  return read_run(load_settings(run_or_checkpoint / kConfig, run_sections()));
 }
 
-RunConfig resumed_config(const fs::path& run, const Settings& given) {
-  const RunConfig config = checkpoint_config(find_checkpoint(run));
-  Settings merged = config.resolved;
+void require_same(const RunConfig& begun, const Settings& given, const fs::path& run) {
+  Settings merged = begun.resolved;
   for (const auto& [section, options] : given) {
     for (const auto& [key, value] : options) {
       merged[section][key] = value;
-      check<ConfigError>(to_toml(read_run(merged).resolved) == to_toml(config.resolved),
-                         "{}.{} = {} is not what {} was begun with; leave it out, or begin another "
-                         "run",
+      check<ConfigError>(to_toml(read_run(merged).resolved) == to_toml(begun.resolved),
+                         "{}.{} = {} is not what {} was begun with; leave it out, or begin in "
+                         "another folder",
                          section, key, to_string(value), run.string());
     }
   }
-  return config;
 }
 
 RunState checkpoint_state(const fs::path& checkpoint) { return read_state(checkpoint).run; }

@@ -34,12 +34,12 @@ std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path&
 /// none.
 std::filesystem::path find_checkpoint(const std::filesystem::path& run_or_checkpoint);
 
-/// The configuration that a checkpoint was trained with.
-RunConfig checkpoint_config(const std::filesystem::path& checkpoint);
+/// The configuration that a run was begun, or a checkpoint trained, with.
+RunConfig saved_config(const std::filesystem::path& run_or_checkpoint);
 
-/// The configuration of the run in a folder, to go on with it. Settings that are given again must
-/// be the same: a run that changes on the way can be neither repeated nor compared.
-RunConfig resumed_config(const std::filesystem::path& run, const Settings& given);
+/// Throws unless settings that are given again are those that the run in this folder was begun
+/// with: a run that changes on the way can be neither repeated nor compared.
+void require_same(const RunConfig& begun, const Settings& given, const std::filesystem::path& run);
 
 /// How far a checkpoint had come.
 RunState checkpoint_state(const std::filesystem::path& checkpoint);

@@ -17,12 +17,14 @@ const std::vector<std::string>& run_sections() {
   return kSections;
 }
 
+Settings preset_settings(const std::string& name) {
+  return parse_settings(presets().at(name), name, run_sections());
+}
+
 Settings load_run_settings(const std::string& file_or_preset) {
-  const auto preset = presets().find(file_or_preset);
-  if (preset == presets().end() || std::filesystem::exists(file_or_preset)) {
-    return load_settings(file_or_preset, run_sections());
-  }
-  return parse_settings(preset->second, file_or_preset, run_sections());
+  const bool preset =
+      presets().contains(file_or_preset) && !std::filesystem::is_regular_file(file_or_preset);
+  return preset ? preset_settings(file_or_preset) : load_settings(file_or_preset, run_sections());
 }
 
 RunConfig read_run(Settings settings) {
@@ -70,9 +72,8 @@ RunConfig read_run(Settings settings) {
   check<ConfigError>(
       t.batch_tokens % micro_tokens == 0,
       "train.batch_tokens = {} is not a multiple of train.micro_batch x model.length "
-      "= {} x {}; give {} or {}",
+      "= {} x {}; the next is {}",
       t.batch_tokens, t.micro_batch, run.model.length,
-      std::max<std::int64_t>(t.batch_tokens / micro_tokens, 1) * micro_tokens,
       (t.batch_tokens / micro_tokens + 1) * micro_tokens);
   run.resolved = std::move(settings);
   return run;

@@ -50,6 +50,9 @@ struct RunConfig {
 /// The sections of a run's configuration.
 const std::vector<std::string>& run_sections();
 
+/// The settings of a preset.
+Settings preset_settings(const std::string& name);
+
 /// The settings of a TOML file, or of the preset of this name where there is no such file.
 Settings load_run_settings(const std::string& file_or_preset);
 

@@ -49,10 +49,10 @@ std::unique_ptr<Loader> open_training(const RunConfig& config, std::int64_t firs
   return std::make_unique<Loader>(find_shards(config.data.path, Split::kTrain), loader);
 }
 
-std::unique_ptr<Loader> open_validation(const RunConfig& config) {
+std::unique_ptr<Loader> open_validation(const RunConfig& config, std::int64_t rows) {
   LoaderConfig loader = loader_config(config);
   loader.order = Order::kSequential;
-  loader.batch = config.train.micro_batch;
+  loader.batch = rows;
   return std::make_unique<Loader>(find_shards(config.data.path, Split::kValidation), loader);
 }
 

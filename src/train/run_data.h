@@ -17,8 +17,8 @@ std::filesystem::path tokenizer_beside_data(const RunConfig& config);
 /// What a run trains on, from a step on.
 std::unique_ptr<Loader> open_training(const RunConfig& config, std::int64_t first_step);
 
-/// What a run is validated on, in order, train.micro_batch rows at a time.
-std::unique_ptr<Loader> open_validation(const RunConfig& config);
+/// What a run is validated on, in order, some rows at a time.
+std::unique_ptr<Loader> open_validation(const RunConfig& config, std::int64_t rows);
 
 /// `rows` rows of a batch from row `row` on, for the model.
 Batch rows_of(const TokenBatch& batch, std::int64_t row, std::int64_t rows);

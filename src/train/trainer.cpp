@@ -47,7 +47,7 @@ Trainer::Trainer(Context& ctx, const RunConfig& config, std::filesystem::path fo
     describe_run(config_, folder_);
   }
   loader_ = open_training(config_, state_.step);
-  validation_ = open_validation(config_);
+  validation_ = open_validation(config_, config_.train.micro_batch);
   log_ = std::make_unique<MetricsLog>(folder_, state_.step);
 }
 
@@ -106,13 +106,14 @@ void Trainer::check_health(const StepMetrics& metrics, const TrainObserver& obse
   if (finite && metrics.loss <= 2.0 * guessing) {
     return;
   }
-  save(observer);
+  // Not among the run's own checkpoints, where it would push out the last good one.
+  const auto checkpoint = save_checkpoint(folder_ / "failed", config_, model_, optimizer_, state_);
+  observer.checkpoint(checkpoint);
   throw TrainingError(fmt::format(
       "step {}: the loss is {:.3g} and the gradient's norm {:.3g}, where guessing has {:.3g}; the "
       "run stops, its state is kept in {}. Lower train.learning_rate or lengthen "
-      "train.warmup_steps, "
-      "and start again",
-      metrics.step, metrics.loss, metrics.norm, guessing, folder_.string()));
+      "train.warmup_steps, and begin again in another folder",
+      metrics.step, metrics.loss, metrics.norm, guessing, checkpoint.string()));
 }
 
 double Trainer::validate() {
