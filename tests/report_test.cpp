@@ -5,6 +5,7 @@
 #include "core/file.h"
 #include "report/comparison_table.h"
 #include "report/page.h"
+#include "report/text.h"
 #include "support/errors.h"
 #include "support/program.h"
 #include "support/run_folders.h"
@@ -36,6 +37,11 @@ std::vector<std::string> labels_of(const std::vector<std::filesystem::path>& fol
   return labels;
 }
 
+std::string table_of(const std::vector<std::filesystem::path>& folders) {
+  const RunCollection collection = load_runs(folders);
+  return to_markdown(compare(group_runs(collection.runs)));
+}
+
 std::string refusal_of(const std::filesystem::path& folder) {
   return message_of<FileError>([&] { load_run(folder); });
 }
@@ -50,9 +56,11 @@ TEST(Report, ResultsHoldEveryRun) {
             R"({"encoding":"carope","seed":2,"train_length":64,)"
             R"("perplexity":{"64":12.0,"128":20.0},"tokens_per_second":115.0,"folder":"carope-2",)"
             R"("validation_loss":2.25,"steps":4,"training_tokens":4000,)"
-            R"("interval":{"64":[10.8,13.200000000000001],"128":[18.0,22.0]}})");
+            R"("interval":{"64":[10.8,13.200000000000001],"128":[18.0,22.0]},"reason":{}})");
   EXPECT_EQ(results["runs"][3]["encoding"], "learnable");
   EXPECT_EQ(results["runs"][3]["perplexity"].dump(), R"({"64":14.0,"128":null})");
+  EXPECT_EQ(results["runs"][3]["reason"].dump(),
+            R"({"128":"past the 64 positions of the encoding 'learnable'"})");
   EXPECT_EQ(results["runs"][4]["perplexity"].dump(), "{}");
   EXPECT_EQ(results["runs"][5]["encoding"], kHostileLabel);
 }
@@ -76,16 +84,15 @@ TEST(Report, TableHasMeansBestsAndThePaper) {
   EXPECT_EQ(lines[6],
             "| &lt;script&gt;alert(&#39;\\|&#39;)&lt;/script&gt; &amp; &quot;co&quot; | 11.00 | "
             "40.00 | 115 |  |  |");
-  EXPECT_THAT(lines[8], HasSubstr("another experiment"));
+  EXPECT_THAT(lines[8], AllOf(HasSubstr("lower is better, the lowest is bold. – where an encoding "
+                                        "has no positions. Means over seeds"),
+                              HasSubstr("The paper's columns are another experiment")));
 }
 
 TEST(Report, ThePaperStandsBesideItsOwnModel) {
   const TemporaryFolder folder;
   write_run(folder / "tiny", {.encoding = "sinusoidal", .layers = 6, .width = 512, .length = 512});
   write_run(folder / "small", {.encoding = "rope", .layers = 12, .width = 768, .length = 512});
-  const auto table_of = [&](const std::vector<std::filesystem::path>& folders) {
-    return to_markdown(compare(group_runs(load_runs(folders).runs)));
-  };
   EXPECT_THAT(table_of({folder / "tiny"}),
               AllOf(HasSubstr("paper, GPT-Tiny, FineWeb-Edu @512 |"),
                     HasSubstr("| 30.62 | 223.28 |"), HasSubstr("| 2.2500 |"),
@@ -97,22 +104,165 @@ TEST(Report, ThePaperStandsBesideItsOwnModel) {
               AllOf(HasSubstr("paper, GPT-Tiny"), HasSubstr("another experiment")));
 }
 
-TEST(Report, RunsThatDifferInMoreThanSeedsAreCalledByTheirFolders) {
+TEST(Report, RunsThatDifferInMoreThanSeedsAreToldApartByTheirFolders) {
   const TemporaryFolder folder;
   write_run(folder / "a", {.encoding = "rope", .seed = 1});
-  write_run(folder / "b", {.encoding = "rope", .seed = 2});
+  write_run(folder / "b", {.encoding = "rope", .seed = 2, .data = "elsewhere"});
   write_run(folder / "c", {.encoding = "carope", .seed = 1});
   EXPECT_THAT(labels_of({folder / "a", folder / "b", folder / "c"}), ElementsAre("rope", "carope"));
   EXPECT_THAT(labels_of({folder / "a", folder / "a" / ""}), ElementsAre("rope"));
   write_run(folder / "d", {.encoding = "rope", .seed = 3, .position = "base = 5e5\n"});
-  EXPECT_THAT(labels_of({folder / "a", folder / "c", folder / "d" / ""}),
-              ElementsAre("a", "carope", "d"));
-  write_run(folder / "e", {.encoding = "rope", .seed = 1});  // a repetition is no further seed
-  EXPECT_THAT(labels_of({folder / "a", folder / "e"}), ElementsAre("a", "e"));
+  EXPECT_THAT(labels_of({folder / "a", folder / "c", folder / "d" / "", folder / "b"}),
+              ElementsAre("rope (a)", "rope (d)", "carope"));
   write_label(folder / "d", "rope", 7);
   write_label(folder / "c", "mine", 3);
   EXPECT_THAT(labels_of({folder / "a", folder / "d", folder / "c"}),
-              ElementsAre("mine", "rope", "a"));
+              ElementsAre("mine", "rope (d)", "rope (a)"));
+  write_run(folder / "x" / "a", {.encoding = "rope", .seed = 1, .batch_tokens = 2000});
+  write_run(folder / "y" / "a", {.encoding = "rope", .seed = 2, .sha256 = "fedcba9876543210"});
+  EXPECT_THAT(labels_of({folder / "x" / "a", folder / "y" / "a"}),
+              ElementsAre("rope (x/a)", "rope (y/a)"));
+  EXPECT_THAT(labels_of({folder / "b", folder / "y" / "a"}), ElementsAre("rope (b)", "rope (a)"));
+}
+
+/// An experiment of one labelled run.
+void write_small_experiment(const std::filesystem::path& folder, const MadeRun& run,
+                            double perplexity) {
+  const std::string name = run.encoding + "-seed" + std::to_string(run.seed);
+  write_run(folder / name, run);
+  write_label(folder / name, run.encoding, 0);
+  write_evaluation(folder / name, {{64, perplexity}});
+  write_bytes(folder / "experiment.json", Json{{"title", "t"}, {"runs", {name}}}.dump());
+}
+
+TEST(Report, LabelsDoNotMixExperiments) {
+  const TemporaryFolder folder;
+  write_small_experiment(folder / "demo", {.encoding = "carope"}, 380.5);
+  write_small_experiment(folder / "other", {.encoding = "carope", .seed = 2, .batch_tokens = 500},
+                         982.1);
+  EXPECT_THAT(table_of({folder / "demo", folder / "other"}),
+              AllOf(HasSubstr("| carope (demo) | **380.5** | 115 | 28.99 | 36.74 |"),
+                    HasSubstr("| carope (other) | 982.1 | 115 | 28.99 | 36.74 |"),
+                    Not(HasSubstr("Means over seeds"))));
+  // The same, named by the run's folder.
+  EXPECT_THAT(labels_of({folder / "demo" / "carope-seed1", folder / "other" / "carope-seed2"}),
+              ElementsAre("carope (demo)", "carope (other)"));
+  // A further seed of the same configuration is one.
+  write_small_experiment(folder / "more", {.encoding = "carope", .seed = 2}, 400.5);
+  EXPECT_THAT(table_of({folder / "demo", folder / "more"}),
+              AllOf(HasSubstr("| carope | 390.5 ± 14.1 |"), HasSubstr("Means over seeds")));
+  const auto encodings = load_runs({folder / "demo", folder / "other"});
+  const auto groups = group_runs(encodings.runs);
+  EXPECT_EQ(groups[0].slot, 0);  // carope's own colour, and another
+  EXPECT_GE(groups[1].slot, 6);
+}
+
+TEST(Report, ACopyOfARunCountsOnce) {
+  const TemporaryFolder folder;
+  write_small_experiment(folder / "demo", {.encoding = "carope"}, 380.5);
+  std::filesystem::copy(folder / "demo", folder / "copy", std::filesystem::copy_options::recursive);
+  EXPECT_THAT(
+      table_of({folder / "demo", folder / "copy"}),
+      AllOf(HasSubstr("| carope | 380.5 | 115 |"), HasSubstr("One seed each"),
+            HasSubstr("do not count: " + (folder / "copy" / "carope-seed1").string() + ".")));
+  // Of two copies, the one that was evaluated is shown.
+  std::filesystem::remove(folder / "demo" / "carope-seed1" / "evaluation.json");
+  EXPECT_THAT(table_of({folder / "demo", folder / "copy"}), HasSubstr("| carope | 380.5 | 115 |"));
+  // A repetition takes other times: it is neither a copy nor a further seed.
+  std::string metrics = read_file(folder / "copy" / "carope-seed1" / "metrics.jsonl");
+  metrics.replace(metrics.find("90.0"), 4, "91.0");
+  write_bytes(folder / "copy" / "carope-seed1" / "metrics.jsonl", metrics);
+  EXPECT_THAT(labels_of({folder / "demo", folder / "copy"}),
+              ElementsAre("carope (demo)", "carope (copy)"));
+  // One experiment that names such runs tells them apart by their own folders.
+  std::filesystem::rename(folder / "copy" / "carope-seed1", folder / "demo" / "again");
+  EXPECT_THAT(labels_of({folder / "demo" / "carope-seed1", folder / "demo" / "again"}),
+              ElementsAre("carope (demo/carope-seed1)", "carope (demo/again)"));
+}
+
+TEST(Report, ALossThatDivergedIsNotALengthTheEncodingLacks) {
+  const TemporaryFolder folder;
+  const std::string reason = "the loss is not finite: the model's <weights> are unusable";
+  write_run(folder / "a", {.encoding = "carope", .seed = 1});
+  write_evaluation(folder / "a", {{64, 12.0}, {128, 0.0, reason}});
+  write_run(folder / "b", {.encoding = "rope"});
+  write_evaluation(folder / "b", {{64, 14.0}, {128, 15.0}});
+  const RunCollection collection = load_runs({folder / "a", folder / "b"});
+  const auto encodings = group_runs(collection.runs);
+  const ComparisonTable table = compare(encodings);
+  EXPECT_THAT(to_markdown(table),
+              AllOf(HasSubstr("| carope | **12.00** | nan |"),
+                    HasSubstr("nan, and seeds that are missing: the loss is not finite: the "
+                              "model's &lt;weights> are unusable."),
+                    Not(HasSubstr("–"))));
+  EXPECT_THAT(to_html(table), HasSubstr("<td title=\"the loss is not finite: the model&#39;s "
+                                        "&lt;weights&gt; are unusable\">nan</td>"));
+  EXPECT_THAT(to_text(table), HasSubstr("missing: " + reason + "."));
+  EXPECT_EQ(Json::parse(results_json(encodings))["runs"][0]["reason"]["128"], reason);
+
+  write_run(folder / "c", {.encoding = "carope", .seed = 2});
+  write_evaluation(folder / "c", {{64, 12.0}, {128, 20.0}});
+  const RunCollection seeds = load_runs({folder / "a", folder / "c"});
+  EXPECT_THAT(to_html(compare(group_runs(seeds.runs))),
+              HasSubstr("unusable\">20.00 (1 of 2 seeds)</td>"));
+
+  // exp of such a loss is no double, which JSON writes as null.
+  write_bytes(folder / "b" / "evaluation.json",
+              R"({"lengths":[{"length":64,"loss":800.5,"perplexity":null}]})");
+  EXPECT_THAT(table_of({folder / "b"}),
+              AllOf(HasSubstr("| rope | nan |"), HasSubstr("perplexity of a loss of 800.5")));
+}
+
+TEST(Report, AHugePerplexityIsShort) {
+  EXPECT_EQ(perplexity_text(999'999.4), "999999");
+  EXPECT_EQ(perplexity_text(999'999.5), "1.0e6");
+  const TemporaryFolder folder;
+  write_run(folder / "a", {.encoding = "rope", .seed = 1});
+  write_evaluation(folder / "a", {{64, 1.0e300}, {128, 1.24e8}});
+  write_run(folder / "b", {.encoding = "rope", .seed = 2});
+  write_evaluation(folder / "b", {{64, 3.0e300}, {128, 1.16e8}});
+  EXPECT_THAT(table_of({folder / "a", folder / "b"}),
+              HasSubstr("| rope | 2.0e300 ± 1.4e300 | 1.2e8 ± 5.7e6 |"));
+}
+
+TEST(Report, NotesSayHowTheLowestIsMarked) {
+  const TemporaryFolder folder;
+  write_run(folder / "a", {.encoding = "rope"});
+  write_evaluation(folder / "a", {{64, 12.0}});
+  write_run(folder / "b", {.encoding = "carope"});
+  write_evaluation(folder / "b", {{64, 14.0}});
+  const RunCollection both = load_runs({folder / "a", folder / "b"});
+  const ComparisonTable two = compare(group_runs(both.runs));
+  EXPECT_THAT(to_text(two), AllOf(HasSubstr("12.00*"), HasSubstr("better, * marks the lowest."),
+                                  Not(HasSubstr("bold"))));
+  EXPECT_THAT(to_markdown(two), HasSubstr("better, the lowest is bold."));
+  EXPECT_THAT(to_html(two), HasSubstr("better, the lowest is bold."));
+  const RunCollection alone = load_runs({folder / "a"});
+  const ComparisonTable one = compare(group_runs(alone.runs));
+  EXPECT_THAT(to_text(one), AllOf(HasSubstr("lower is better."), Not(HasSubstr("*")),
+                                  HasSubstr("(paper: GPT-Tiny, FineWeb-Edu)")));
+  EXPECT_THAT(to_markdown(one), Not(HasSubstr("bold")));
+}
+
+TEST(Report, ARunOfAnExperimentThatLostItsMetricsIsNamed) {
+  const TemporaryFolder folder;
+  write_experiment(folder.path());
+  const auto refusal = [&] { return message_of<FileError>([&] { load_runs({folder.path()}); }); };
+  EXPECT_THAT(load_runs({folder.path()}).not_begun, ElementsAre(folder / "not-begun"));
+  std::filesystem::remove(folder / "rope-1" / "metrics.jsonl");
+  const std::string lost = (folder / "rope-1" / "metrics.jsonl").string() + " does not exist";
+  EXPECT_THAT(refusal(), AllOf(HasSubstr(lost), HasSubstr("copy the run's folder whole")));
+  std::filesystem::remove(folder / "rope-1" / "evaluation.json");
+  std::filesystem::create_directories(folder / "rope-1" / "checkpoints" / "step-4");
+  EXPECT_THAT(refusal(), HasSubstr(lost));
+  std::filesystem::remove_all(folder / "rope-1" / "checkpoints");
+  const RunCollection rest = load_runs({folder.path()});
+  EXPECT_EQ(rest.runs.size(), 5U);
+  EXPECT_THAT(rest.not_begun, ElementsAre(folder / "rope-1", folder / "not-begun"));
+  const Ended reported = run("report '" + folder.path().string() + "'");
+  EXPECT_EQ(reported.status, 0);
+  EXPECT_THAT(reported.output,
+              HasSubstr((folder / "rope-1").string() + " has not been begun and is left out"));
 }
 
 TEST(Report, ALossThatIsNoNumberIsNone) {
@@ -129,7 +279,7 @@ TEST(Report, ALossThatIsNoNumberIsNone) {
 
 TEST(Report, BrokenFilesAreNamedWithTheirPlaceAndARemedy) {
   const TemporaryFolder folder;
-  EXPECT_THAT(refusal_of(folder / "a"), HasSubstr("is not a folder"));
+  EXPECT_THAT(refusal_of(folder / "a"), HasSubstr("a does not exist; name the folder"));
   EXPECT_THAT(refusal_of(folder.path()),
               AllOf(HasSubstr("has no config.toml"), HasSubstr("carope train --out")));
   const auto run = folder / "a";
@@ -143,16 +293,16 @@ TEST(Report, BrokenFilesAreNamedWithTheirPlaceAndARemedy) {
   write_bytes(run / "metrics.jsonl", metrics);
   write_bytes(run / "evaluation.json", "{\"lengths\":[{\"perplexity\":3}]}");
   EXPECT_THAT(refusal_of(run), AllOf(HasSubstr("evaluation.json"), HasSubstr("'length'"),
-                                     HasSubstr("evaluate the run")));
+                                     HasSubstr("; remove it and run carope reproduce again")));
   write_evaluation(run, {{64, -2.0}});
-  EXPECT_THAT(refusal_of(run),
-              AllOf(HasSubstr("evaluation.json: -2 at length 64"), HasSubstr("evaluate the run")));
+  EXPECT_THAT(refusal_of(run), AllOf(HasSubstr("evaluation.json: -2 at length 64"),
+                                     HasSubstr("; remove it and run carope reproduce again")));
   std::filesystem::remove(run / "evaluation.json");
   Json gate = made_gate();
   gate["passage"]["frequencies"][1][1].erase(0);
   write_bytes(run / "gate.json", gate.dump());
   EXPECT_THAT(refusal_of(run), AllOf(HasSubstr("gate.json"), HasSubstr("[2 heads][10 tokens]"),
-                                     HasSubstr("make the file again")));
+                                     HasSubstr("; remove it and run carope reproduce again")));
   gate["pairs"] = 0;
   write_bytes(run / "gate.json", gate.dump());
   EXPECT_THAT(refusal_of(run), AllOf(HasSubstr("gate.json"), HasSubstr("0 pairs")));
@@ -189,7 +339,8 @@ TEST(Report, TheProgramReportsOnAnExperiment) {
     const std::string before = line.substr(0, line.find(what));
     return std::count_if(before.begin(), before.end(), [](char c) { return (c & 0xC0) != 0x80; });
   };
-  EXPECT_EQ(place(lines[1], "115 "), place(lines[2], "115 "));
+  EXPECT_THAT(lines[0], HasSubstr("not-begun has not been begun and is left out"));
+  EXPECT_EQ(place(lines[2], "115 "), place(lines[3], "115 "));
 }
 
 TEST(Report, TheProgramRefusesWhatItCannotReportOn) {
@@ -198,6 +349,10 @@ TEST(Report, TheProgramRefusesWhatItCannotReportOn) {
   const Ended no_place = run("report '" + (folder / "a").string() + "'");
   EXPECT_EQ(no_place.status, 1);
   EXPECT_THAT(no_place.output, HasSubstr("give --out FOLDER"));
+  const Ended nowhere = run("report '" + (folder / "nowhere").string() + "'");
+  EXPECT_EQ(nowhere.status, 1);
+  EXPECT_THAT(nowhere.output, AllOf(HasSubstr("nowhere does not exist; name the folder of a run"),
+                                    Not(HasSubstr("--out"))));
   write_bytes(folder / "experiment.json", R"({"title":"t","runs":["missing"]})");
   const Ended none = run("report '" + folder.path().string() + "'");
   EXPECT_EQ(none.status, 1);

@@ -17,12 +17,15 @@ struct ReportOptions {
 };
 
 void report(ReportOptions options) {
+  const RunCollection collection = load_runs(options.folders);
   if (options.out.empty()) {
     check<ConfigError>(options.folders.size() == 1 && is_experiment(options.folders.front()),
                        "a report on runs needs a folder to be written into; give --out FOLDER");
     options.out = options.folders.front();
   }
-  const RunCollection collection = load_runs(options.folders);
+  for (const std::filesystem::path& run : collection.not_begun) {
+    fmt::print(stderr, "{} has not been begun and is left out\n", run.string());
+  }
   if (options.title.empty()) {
     options.title = collection.title.empty() ? "A comparison" : collection.title;
   }

@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <set>
+#include <span>
 
 #include "core/progress.h"
 #include "report/table.h"
@@ -49,25 +51,32 @@ const PaperModel& paper_model(const std::vector<EncodingRuns>& encodings) {
   return is_paper_model(kSmall, encodings) ? kSmall : kTiny;
 }
 
-std::string with_deviation(const Summary& summary, int digits, std::size_t runs) {
-  std::string text = fmt::format("{:.{}f}", summary.mean, digits);
-  if (summary.count > 1) {
-    text += fmt::format(" ± {:.{}f}", summary.deviation, digits);
-  }
-  return summary.count < runs ? text + fmt::format(" ({} of {} seeds)", summary.count, runs) : text;
+/// `text` writes a number.
+template <class Text>
+std::string with_deviation(const Summary& summary, std::size_t runs, const Text& text) {
+  return text(summary.mean) + (summary.count > 1 ? " ± " + text(summary.deviation) : "") +
+         (summary.count < runs ? fmt::format(" ({} of {} seeds)", summary.count, runs) : "");
 }
 
+/// Whether there is no number because there can be none: not every encoding has all positions.
+bool is_past_bound(const LengthResult& result) { return result.reason.starts_with("past the "); }
+
 Cell perplexity_cell(const EncodingRuns& encoding, std::int64_t length) {
-  if (const auto summary = perplexity_at(encoding, length)) {
-    return {with_deviation(*summary, perplexity_digits(summary->mean), encoding.runs.size()), false,
-            ""};
-  }
+  std::string text = "";
+  std::string hint = "not evaluated";
   for (const RunRecord* run : encoding.runs) {
-    if (const LengthResult* result = result_at(*run, length)) {
-      return {"–", false, result->reason};
+    const LengthResult* result = result_at(*run, length);
+    if (result != nullptr && !result->perplexity && text != "nan") {
+      text = is_past_bound(*result) ? "–" : "nan";
+      hint = result->reason;
     }
   }
-  return {"", false, "not evaluated"};
+  if (const auto summary = perplexity_at(encoding, length)) {
+    const auto number = [&](double value) { return perplexity_text(value, summary->mean); };
+    return {with_deviation(*summary, encoding.runs.size(), number), false,
+            text.empty() ? "" : hint};
+  }
+  return {text, false, hint};
 }
 
 Cell validation_cell(const EncodingRuns& encoding) {
@@ -77,8 +86,9 @@ Cell validation_cell(const EncodingRuns& encoding) {
       losses.push_back(*loss);
     }
   }
+  const auto number = [](double value) { return fmt::format("{:.4f}", value); };
   const auto summary = summarize(losses);
-  return summary ? Cell{with_deviation(*summary, 4, encoding.runs.size()), false, ""}
+  return summary ? Cell{with_deviation(*summary, encoding.runs.size(), number), false, ""}
                  : Cell{"", false, "not validated"};
 }
 
@@ -89,10 +99,9 @@ void mark_best(ComparisonTable& table, std::size_t column, const std::vector<dou
   if (numbers < 2) {
     return;
   }
-  const double lowest = *std::min_element(values.begin(), values.end());
-  const double unit = std::pow(10.0, -perplexity_digits(lowest));
+  const std::string lowest = perplexity_text(*std::min_element(values.begin(), values.end()));
   for (std::size_t i = 0; i < values.size(); ++i) {
-    table.rows[i].cells[column].best = std::round(values[i] / unit) == std::round(lowest / unit);
+    table.rows[i].cells[column].best = perplexity_text(values[i]) == lowest;
   }
 }
 
@@ -131,36 +140,100 @@ void add_paper(ComparisonTable& table, const std::vector<EncodingRuns>& encoding
   table.paper = fmt::format("paper, {}, FineWeb-Edu", model.name);
   table.columns.push_back({same ? "@512" : "@512 (1×)", true});
   table.columns.push_back({same ? "@1024" : "@1024 (2×)", true});
-  for (ComparisonTable::Row& row : table.rows) {
-    const auto found = model.perplexity.find(row.label);
+  for (std::size_t row = 0; row < encodings.size(); ++row) {
+    const auto found = model.perplexity.find(encodings[row].name);
     for (std::size_t i = 0; i < 2; ++i) {
-      row.cells.push_back({found == model.perplexity.end() ? "" : found->second.at(i), false, ""});
+      table.rows[row].cells.push_back(
+          {found == model.perplexity.end() ? "" : found->second.at(i), false, ""});
     }
   }
+}
+
+void add_paper_note(ComparisonTable& table, const std::vector<EncodingRuns>& encodings) {
+  const PaperModel& model = paper_model(encodings);
   table.notes.push_back(
-      same ? fmt::format("The paper trained {} for 19 000 steps of 524 288 tokens at length 512.",
-                         model.name)
-           : fmt::format("The paper's columns are another experiment (its {}, trained at 512 for "
-                         "19 000 steps of 524 288 tokens): compare orders, not numbers.",
-                         model.name));
+      is_paper_model(model, encodings)
+          ? fmt::format("The paper trained {} for 19 000 steps of 524 288 tokens at length 512.",
+                        model.name)
+          : fmt::format("The paper's columns are another experiment (its {}, trained at 512 for "
+                        "19 000 steps of 524 288 tokens): compare orders, not numbers.",
+                        model.name));
+}
+
+template <class Is>
+bool any_cell(const ComparisonTable& table, const Is& is) {
+  return std::any_of(table.rows.begin(), table.rows.end(), [&](const auto& row) {
+    return std::any_of(row.cells.begin(), row.cells.end(), is);
+  });
+}
+
+/// Why numbers are missing that there should be.
+std::set<std::string> failures(const std::vector<EncodingRuns>& encodings) {
+  std::set<std::string> reasons;
+  for (const EncodingRuns& encoding : encodings) {
+    for (const RunRecord* run : encoding.runs) {
+      for (const LengthResult& result :
+           run->evaluation ? std::span(run->evaluation->lengths) : std::span<LengthResult>()) {
+        if (!result.perplexity && !is_past_bound(result)) {
+          reasons.insert(result.reason);
+        }
+      }
+    }
+  }
+  return reasons;
 }
 
 void add_notes(ComparisonTable& table, const std::vector<EncodingRuns>& encodings) {
-  table.notes.emplace_back(evaluated_lengths(encodings).empty()
-                               ? "No run has been evaluated; the loss is the last validation's."
-                               : "Perplexity at each window length: lower is better, the lowest is "
-                                 "bold; – where an encoding has no positions.");
+  table.measure = evaluated_lengths(encodings).empty()
+                      ? "No run has been evaluated; the loss is the last validation's"
+                      : "Perplexity at each window length: lower is better";
+  if (any_cell(table, [](const Cell& cell) { return cell.text == "–"; })) {
+    table.notes.emplace_back("– where an encoding has no positions.");
+  }
+  if (const auto reasons = failures(encodings); !reasons.empty()) {
+    table.notes.push_back(
+        fmt::format("nan, and seeds that are missing: {}.", fmt::join(reasons, "; ")));
+  }
   const bool several = std::any_of(encodings.begin(), encodings.end(),
                                    [](const auto& encoding) { return encoding.runs.size() > 1; });
   table.notes.emplace_back(several ? "Means over seeds ± their standard deviation."
                                    : "One seed each: what another seed would change is not known.");
+  std::vector<std::string> copies;
+  for (const EncodingRuns& encoding : encodings) {
+    for (const RunRecord* copy : encoding.copies) {
+      copies.push_back(copy->folder.string());
+    }
+  }
+  if (!copies.empty()) {
+    table.notes.push_back(
+        fmt::format("Copies of other runs, which do not count: {}.", fmt::join(copies, ", ")));
+  }
 }
+
+/// How to read the table; `marking` says how the lowest stand out, for tables in which some do.
+std::vector<std::string> notes_of(const ComparisonTable& table, const std::string& marking) {
+  const bool marked = any_cell(table, [](const Cell& cell) { return cell.best; });
+  std::vector<std::string> notes{table.measure + (marked ? ", " + marking : "") + "."};
+  notes.insert(notes.end(), table.notes.begin(), table.notes.end());
+  return notes;
+}
+
+constexpr const char* kBold = "the lowest is bold";
 
 /// A text in a cell of Markdown, in which HTML means something too.
 std::string markdown_cell(const std::string& text) {
   std::string escaped;
   for (const char c : escape_html(text)) {
     escaped += c == '|' ? "\\|" : c == '\n' ? " " : std::string(1, c);
+  }
+  return escaped;
+}
+
+/// A sentence in Markdown: what would be HTML is text.
+std::string markdown_note(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) {
+    escaped += c == '<' ? "&lt;" : c == '&' ? "&amp;" : c == '\n' ? " " : std::string(1, c);
   }
   return escaped;
 }
@@ -187,7 +260,6 @@ ComparisonTable compare(const std::vector<EncodingRuns>& encodings) {
   for (const EncodingRuns& encoding : encodings) {
     table.rows.push_back({encoding.label, encoding.slot, {}});
   }
-  add_notes(table, encodings);
   if (evaluated_lengths(encodings).empty()) {
     add_validation(table, encodings);
   } else {
@@ -195,6 +267,8 @@ ComparisonTable compare(const std::vector<EncodingRuns>& encodings) {
   }
   add_speed(table, encodings);
   add_paper(table, encodings);
+  add_notes(table, encodings);
+  add_paper_note(table, encodings);
   return table;
 }
 
@@ -213,7 +287,9 @@ std::string to_markdown(const ComparisonTable& table) {
     }
     text += "\n";
   }
-  return text + fmt::format("\n{}\n", fmt::join(table.notes, " "));
+  std::vector<std::string> notes = notes_of(table, kBold);
+  std::transform(notes.begin(), notes.end(), notes.begin(), markdown_note);
+  return text + fmt::format("\n{}\n", fmt::join(notes, " "));
 }
 
 std::string to_html(const ComparisonTable& table) {
@@ -233,7 +309,7 @@ std::string to_html(const ComparisonTable& table) {
     html += "</tr>\n";
   }
   return html + fmt::format("</tbody></table></div>\n<p class=\"note\">{}</p>\n",
-                            escape_html(fmt::format("{}", fmt::join(table.notes, " "))));
+                            escape_html(fmt::format("{}", fmt::join(notes_of(table, kBold), " "))));
 }
 
 std::string to_text(const ComparisonTable& table) {
@@ -249,7 +325,8 @@ std::string to_text(const ComparisonTable& table) {
     }
     text.add(cells);
   }
-  return text.text() + fmt::format("\n{}\n(* lowest; paper: {})\n", fmt::join(table.notes, "\n"),
+  return text.text() + fmt::format("\n{}\n(paper: {})\n",
+                                   fmt::join(notes_of(table, "* marks the lowest"), "\n"),
                                    table.paper.substr(table.paper.find(' ') + 1));
 }
 

@@ -27,6 +27,7 @@ struct ComparisonTable {
   std::string paper;  // which of its experiments, e.g. "paper, GPT-Tiny, FineWeb-Edu"
   std::vector<Column> columns;
   std::vector<Row> rows;
+  std::string measure;             // what the numbers are, without a full stop
   std::vector<std::string> notes;  // how to read it, a sentence each
 };
 

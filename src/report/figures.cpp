@@ -269,11 +269,11 @@ std::string length_figure(const std::vector<EncodingRuns>& encodings) {
   chart.x_axis("window length, tokens (log scale)", ticks);
   chart.y_axis("perplexity (log scale)", number_ticks(y, 5));
   draw_perplexities(chart, encodings, lengths);
-  return figure(
-      "Past the length it was trained at", legend(named) + chart.svg(),
-      "Perplexity on held-out text in windows of each length; the tinted part is longer "
-      "than training. A line that ends has no positions further on. Bands: the 95 % interval "
-      "of the evaluation, over all seeds. At the right: the value at the longest.");
+  return figure("Past the length it was trained at", legend(named) + chart.svg(),
+                "Perplexity on held-out text in windows of each length; the tinted part is longer "
+                "than training. A line that ends has no number further on; the table says why. "
+                "Bands: the 95 % interval "
+                "of the evaluation, over all seeds. At the right: the value at the longest.");
 }
 
 std::string position_figure(const std::vector<EncodingRuns>& encodings) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -10,69 +9,6 @@ namespace carope {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-/// What must be equal in two runs for a mean over them to mean something.
-std::string configuration_but_seed(const RunRecord& run) {
-  Settings settings = run.settings;
-  settings["train"].erase("seed");
-  return to_toml(settings);
-}
-
-std::string folder_name(const RunRecord& run) {
-  const std::filesystem::path folder = run.folder.lexically_normal();
-  return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
-}
-
-/// The encodings whose unlabelled runs are not seeds of one configuration.
-std::set<std::string> ambiguous_encodings(const std::vector<RunRecord>& runs) {
-  std::map<std::string, std::string> configurations;
-  std::map<std::string, std::set<std::int64_t>> seeds;
-  std::set<std::string> ambiguous;
-  for (const RunRecord& run : runs) {
-    if (run.label) {
-      configurations.emplace(*run.label, "");  // a name that is taken
-    }
-  }
-  for (const RunRecord& run : runs) {
-    if (run.label) {
-      continue;
-    }
-    const std::string configuration = configuration_but_seed(run);
-    const auto [first, added] = configurations.emplace(run.encoding, configuration);
-    const bool new_seed = seeds[run.encoding].insert(run.seed).second;
-    if (first->second != configuration || !new_seed) {
-      ambiguous.insert(run.encoding);
-    }
-  }
-  return ambiguous;
-}
-
-std::string label_of(const RunRecord& run, const std::vector<RunRecord>& runs,
-                     const std::set<std::string>& ambiguous) {
-  if (run.label) {
-    return *run.label;
-  }
-  if (!ambiguous.contains(run.encoding)) {
-    return run.encoding;
-  }
-  const std::string name = folder_name(run);
-  const auto namesakes = std::count_if(
-      runs.begin(), runs.end(), [&](const RunRecord& other) { return folder_name(other) == name; });
-  return namesakes > 1 ? run.folder.string() : name;
-}
-
-/// The encodings that everybody compares have colours of their own; others share the rest.
-void colour(std::vector<EncodingRuns>& encodings) {
-  static const std::vector<std::string> kKnown{"carope",     "rope",  "learnable",
-                                               "sinusoidal", "alibi", "none"};
-  const int known = static_cast<int>(kKnown.size());
-  int others = 0;
-  for (EncodingRuns& encoding : encodings) {
-    const auto found = std::find(kKnown.begin(), kKnown.end(), encoding.label);
-    encoding.slot = found != kKnown.end() ? static_cast<int>(found - kKnown.begin())
-                                          : known + others++ % (kSlots - known);
-  }
-}
 
 template <class Value>
 std::optional<Summary> summarize_runs(const EncodingRuns& encoding, const Value& value) {
@@ -93,25 +29,6 @@ Json or_null(const std::optional<double>& value) { return value ? Json(*value) :
 
 }  // namespace
 
-std::vector<EncodingRuns> group_runs(const std::vector<RunRecord>& runs) {
-  const std::set<std::string> ambiguous = ambiguous_encodings(runs);
-  std::vector<EncodingRuns> encodings;
-  for (const RunRecord& run : runs) {
-    const std::string label = label_of(run, runs, ambiguous);
-    auto found = std::find_if(encodings.begin(), encodings.end(),
-                              [&](const EncodingRuns& known) { return known.label == label; });
-    if (found == encodings.end()) {
-      found = encodings.insert(found, {.label = label, .slot = 0, .runs = {}});
-    }
-    found->runs.push_back(&run);
-  }
-  std::stable_sort(encodings.begin(), encodings.end(), [](const auto& a, const auto& b) {
-    return a.runs.front()->order < b.runs.front()->order;
-  });
-  colour(encodings);
-  return encodings;
-}
-
 std::optional<Summary> summarize(std::span<const double> values) {
   if (values.empty()) {
     return std::nullopt;
@@ -122,11 +39,11 @@ std::optional<Summary> summarize(std::span<const double> values) {
     sum += value;
   }
   const double mean = sum / count;
-  double squares = 0.0;
+  double distance = 0.0;
   for (const double value : values) {
-    squares += (value - mean) * (value - mean);
+    distance = std::hypot(distance, value - mean);  // whose square may not be a double
   }
-  return Summary{mean, values.size() > 1 ? std::sqrt(squares / (count - 1.0)) : 0.0, values.size()};
+  return Summary{mean, values.size() > 1 ? distance / std::sqrt(count - 1.0) : 0.0, values.size()};
 }
 
 std::vector<std::int64_t> evaluated_lengths(const std::vector<EncodingRuns>& encodings) {
@@ -200,9 +117,13 @@ std::string results_json(const std::vector<EncodingRuns>& encodings) {
     for (const RunRecord* run : encoding.runs) {
       Json perplexity = Json::object();
       Json interval = Json::object();
+      Json reason = Json::object();
       for (const LengthResult& result : results_of(*run)) {
         const std::string length = std::to_string(result.length);
         perplexity[length] = or_null(result.perplexity);
+        if (!result.perplexity) {
+          reason[length] = result.reason;
+        }
         if (result.low && result.high) {
           interval[length] = Json::array({*result.low, *result.high});
         }
@@ -212,11 +133,12 @@ std::string results_json(const std::vector<EncodingRuns>& encodings) {
                       {"train_length", run->length},
                       {"perplexity", perplexity},
                       {"tokens_per_second", or_null(speed_of(*run))},
-                      {"folder", folder_name(*run)},
+                      {"folder", folder_name(run->folder)},
                       {"validation_loss", or_null(validation_loss(*run))},
                       {"steps", run->steps},
                       {"training_tokens", run->training_tokens},
-                      {"interval", interval}});
+                      {"interval", interval},
+                      {"reason", reason}});
     }
   }
   return Json{{"runs", runs}}.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -12,15 +12,18 @@ namespace carope {
 /// The runs that differ in nothing but their seeds, under one name.
 struct EncodingRuns {
   std::string label;
-  int slot;  // of the palette, the same for a label in every figure
+  std::string name;  // the label without what tells configurations of one name apart
+  int slot;          // of the palette, the same for a label in every figure
   std::vector<const RunRecord*> runs;
+  std::vector<const RunRecord*> copies;  // of runs of this name, which count for nothing
 };
 
 /// How many colours and marks the palette has.
 inline constexpr int kSlots = 10;
 
-/// Groups runs by label, in the order their labels ask for. A run without a label of its own is
-/// called by its encoding or, where that would mix configurations, by its folder.
+/// Groups runs by label or, where they have none, by encoding, in the order their labels ask for.
+/// Runs share a label only as different seeds of one configuration on the same data; others are
+/// told apart by their folders, as in "carope (other_experiment)".
 std::vector<EncodingRuns> group_runs(const std::vector<RunRecord>& runs);
 
 /// Mean and standard deviation over seeds.

@@ -11,7 +11,13 @@
 namespace carope {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
+
+/// Only an experiment writes evaluations into its runs.
+constexpr const char* kMakeAgain = "remove it and run carope reproduce again";
+constexpr const char* kMakeGateAgain =
+    "remove it and run carope reproduce again (which makes it where evaluation.json is removed "
+    "too)";
 
 /// A number, or NaN where JSON has null for what is none.
 double number_or_nan(const Json& json) {
@@ -83,6 +89,10 @@ void read_metrics_line(RunRecord& run, const Json& line) {
 
 void read_metrics(RunRecord& run) {
   const std::filesystem::path path = run.folder / "metrics.jsonl";
+  check<FileError>(std::filesystem::exists(path),
+                   "{} does not exist, though the run was begun; copy the run's folder whole, or "
+                   "remove it and train the run again",
+                   path.string());
   std::istringstream lines(read_file(path));
   std::int64_t number = 0;
   for (std::string line; std::getline(lines, line);) {
@@ -104,12 +114,17 @@ LengthResult read_length(const Json& json, const std::filesystem::path& path) {
                       .high = optional_number(json, "high"),
                       .reason = json.value("reason", ""),
                       .positions = {}};
-  check<FileError>(result.length > 0, "{}: {} is no length; evaluate the run again", path.string(),
-                   result.length);
+  check<FileError>(result.length > 0, "{}: {} is no length; {}", path.string(), result.length,
+                   kMakeAgain);
   for (const auto& number : {result.perplexity, result.low, result.high}) {
-    check<FileError>(number.value_or(1.0) > 0.0,
-                     "{}: {} at length {} is no perplexity; evaluate the run again", path.string(),
-                     number.value_or(1.0), result.length);
+    check<FileError>(number.value_or(1.0) > 0.0, "{}: {} at length {} is no perplexity; {}",
+                     path.string(), number.value_or(1.0), result.length, kMakeAgain);
+  }
+  if (!result.perplexity && result.reason.empty()) {
+    const auto loss = optional_number(json, "loss");
+    result.reason =
+        loss ? fmt::format("no number can hold the perplexity of a loss of {:.4g}", *loss)
+             : "the evaluation has no number, and no reason for it";
   }
   for (const Json& place : json.value("positions", Json::array())) {
     result.positions.push_back({place.at("position").get<std::int64_t>(),
@@ -121,7 +136,7 @@ LengthResult read_length(const Json& json, const std::filesystem::path& path) {
 
 void read_evaluation(RunRecord& run) {
   const std::filesystem::path path = run.folder / "evaluation.json";
-  read_json(path, "evaluate the run again, or remove the file", [&](const Json& json) {
+  read_json(path, kMakeAgain, [&](const Json& json) {
     EvaluationRecord evaluation{.protocol = json.value("protocol", ""),
                                 .tokens = json.value("tokens", std::int64_t{0}),
                                 .lengths = {}};
@@ -138,16 +153,15 @@ void check_gate(const GateRecord& gate, const std::filesystem::path& path) {
   constexpr std::int64_t kMost = 4096;
   for (const std::int64_t count : {gate.layers, gate.heads, gate.pairs}) {
     check<FileError>(count >= 1 && count <= kMost,
-                     "{}: {} layers, {} heads and {} pairs are no model's; make the file again, or "
-                     "remove it",
-                     path.string(), gate.layers, gate.heads, gate.pairs);
+                     "{}: {} layers, {} heads and {} pairs are no model's; {}", path.string(),
+                     gate.layers, gate.heads, gate.pairs, kMakeGateAgain);
   }
   for (const HeadGate& head : gate.gates) {
     check<FileError>(head.layer >= 0 && head.layer < gate.layers && head.head >= 0 &&
                          head.head < gate.heads && head.quantiles.size() == kQuantiles,
                      "{}: the gate of layer {} and head {} does not fit {} layers of {} heads with "
-                     "5 quantiles each; make the file again, or remove it",
-                     path.string(), head.layer, head.head, gate.layers, gate.heads);
+                     "5 quantiles each; {}",
+                     path.string(), head.layer, head.head, gate.layers, gate.heads, kMakeGateAgain);
   }
   const auto fits = [](const auto& list, std::size_t size) { return list.size() == size; };
   for (const auto& layer : gate.frequencies) {
@@ -156,15 +170,14 @@ void check_gate(const GateRecord& gate, const std::filesystem::path& path) {
             fits(layer, static_cast<std::size_t>(gate.heads)) &&
             std::all_of(layer.begin(), layer.end(),
                         [&](const auto& head) { return fits(head, gate.passage.size()); }),
-        "{}: passage.frequencies is not [{} layers][{} heads][{} tokens]; make the file again, or "
-        "remove it",
-        path.string(), gate.layers, gate.heads, gate.passage.size());
+        "{}: passage.frequencies is not [{} layers][{} heads][{} tokens]; {}", path.string(),
+        gate.layers, gate.heads, gate.passage.size(), kMakeGateAgain);
   }
 }
 
 void read_gate(RunRecord& run) {
   const std::filesystem::path path = run.folder / "gate.json";
-  read_json(path, "evaluate the run again, or remove the file", [&](const Json& json) {
+  read_json(path, kMakeGateAgain, [&](const Json& json) {
     GateRecord gate{.layers = json.at("layers").get<std::int64_t>(),
                     .heads = json.at("heads").get<std::int64_t>(),
                     .pairs = json.at("pairs").get<std::int64_t>(),
@@ -188,13 +201,37 @@ void read_gate(RunRecord& run) {
   });
 }
 
+/// Whether training left something in a folder, be it whole or not.
+bool was_begun(const std::filesystem::path& run) {
+  const std::filesystem::path checkpoints = run / "checkpoints";
+  return std::filesystem::exists(run / "metrics.jsonl") ||
+         std::filesystem::exists(run / "evaluation.json") ||
+         (std::filesystem::is_directory(checkpoints) && !std::filesystem::is_empty(checkpoints));
+}
+
+/// A folder's path without links to itself and to what it lies in.
+std::filesystem::path whole_path(const std::filesystem::path& folder) {
+  const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
+}
+
 }  // namespace
 
+std::string folder_name(const std::filesystem::path& folder) {
+  return whole_path(folder).filename().string();
+}
+
 RunRecord load_run(const std::filesystem::path& folder) {
+  check<FileError>(std::filesystem::exists(folder),
+                   "{} does not exist; name the folder of a run or of an experiment",
+                   folder.string());
   check<FileError>(std::filesystem::is_directory(folder),
                    "{} is not a folder; name the folder of a run", folder.string());
   RunRecord run;
   run.folder = folder;
+  if (const auto parent = whole_path(folder).parent_path(); is_experiment(parent)) {
+    run.experiment = parent;
+  }
   read_config(run);
   read_run_file(run);
   read_metrics(run);
@@ -240,8 +277,10 @@ RunCollection load_runs(const std::vector<std::filesystem::path>& folders) {
     read_json(file, "run the experiment again", [&](const Json& json) {
       collection.title = collection.title.empty() ? json.value("title", "") : collection.title;
       for (const auto& name : json.at("runs").get<std::vector<std::string>>()) {
-        if (std::filesystem::exists(folder / name / "metrics.jsonl")) {
+        if (was_begun(folder / name)) {
           add(folder / name);
+        } else {
+          collection.not_begun.push_back(folder / name);
         }
       }
     });

@@ -66,6 +66,7 @@ struct RunRecord {
   static constexpr std::int64_t kLast = std::numeric_limits<std::int64_t>::max();
 
   std::filesystem::path folder;
+  std::filesystem::path experiment;  // the folder of the experiment it is part of, or empty
   std::optional<std::string> label;  // label.json
   std::int64_t order = kLast;        // among the labels of a report
   std::string encoding, version, data_sha256;
@@ -78,6 +79,9 @@ struct RunRecord {
   std::optional<GateRecord> gate;
 };
 
+/// What a folder is called, without what it lies in.
+std::string folder_name(const std::filesystem::path& folder);
+
 /// Reads a run's folder. Throws a FileError that names the file, the place and the remedy.
 RunRecord load_run(const std::filesystem::path& folder);
 
@@ -85,13 +89,14 @@ RunRecord load_run(const std::filesystem::path& folder);
 struct RunCollection {
   std::string title;
   std::vector<RunRecord> runs;
+  std::vector<std::filesystem::path> not_begun;  // that an experiment names
 };
 
 /// Whether a folder holds runs, by experiment.json.
 bool is_experiment(const std::filesystem::path& folder);
 
 /// Reads folders of runs and of experiments. An experiment gives its title, and those of its runs
-/// that were begun.
+/// that were begun: one that lost a file is an error, not left out.
 RunCollection load_runs(const std::vector<std::filesystem::path>& folders);
 
 }  // namespace carope

@@ -17,6 +17,13 @@ std::string superscript(int number) {
   return text;
 }
 
+/// "1.2e8", where C would write 1.2e+08.
+std::string scientific(double number) {
+  const std::string text = fmt::format("{:.1e}", number);
+  const std::size_t exponent = text.find('e') + 1;
+  return text.substr(0, exponent) + std::to_string(std::stoi(text.substr(exponent)));
+}
+
 }  // namespace
 
 std::string escape_html(std::string_view text) {
@@ -42,12 +49,15 @@ std::string escape_html(std::string_view text) {
   return escaped;
 }
 
-int perplexity_digits(double perplexity) {
-  return perplexity < 99.995 ? 2 : perplexity < 999.95 ? 1 : 0;
-}
+std::string perplexity_text(double perplexity) { return perplexity_text(perplexity, perplexity); }
 
-std::string perplexity_text(double perplexity) {
-  return fmt::format("{:.{}f}", perplexity, perplexity_digits(perplexity));
+std::string perplexity_text(double number, double perplexity) {
+  constexpr double kReadable = 999'999.5;  // what would round to a million is too long
+  if (perplexity >= kReadable && std::isfinite(number)) {
+    return scientific(number);
+  }
+  const int digits = perplexity < 99.995 ? 2 : perplexity < 999.95 ? 1 : 0;
+  return fmt::format("{:.{}f}", number, digits);
 }
 
 std::string tick_text(double number) {

@@ -10,11 +10,11 @@ namespace carope {
 /// become replacement characters.
 std::string escape_html(std::string_view text);
 
-/// A perplexity in four or more digits: "12.34", "123.4", "1234".
+/// A perplexity in four or more digits: "12.34", "123.4", "1234", and from a million on "1.2e8".
 std::string perplexity_text(double perplexity);
 
-/// How many digits `perplexity_text` has behind the point.
-int perplexity_digits(double perplexity);
+/// A number that stands beside a perplexity, such as its deviation, in the same digits.
+std::string perplexity_text(double number, double perplexity);
 
 /// A number on an axis, in the fewest digits: "0.25", "500", "20k", "1.5M", "10⁹".
 std::string tick_text(double number);

@@ -21,6 +21,9 @@ struct MadeRun {
   int seed = 1;
   int layers = 2, width = 64, length = 64;
   std::string position = {};  // further lines of [position]
+  std::string data = "data/stories";
+  std::string sha256 = "0123456789abcdef";  // of the data
+  int batch_tokens = 1000;
 };
 
 /// config.toml, run.json and metrics.jsonl: four steps at 90, 100, 130 and 1000 tokens a second,
@@ -29,13 +32,13 @@ inline void write_run(const std::filesystem::path& folder, const MadeRun& run) {
   std::filesystem::create_directories(folder);
   write_bytes(folder / "config.toml",
               fmt::format("[model]\nlayers = {}\nheads = 2\nwidth = {}\nvocabulary = 50304\nlength "
-                          "= {}\n\n[position]\nencoding = \"{}\"\n{}\n[data]\npath = "
-                          "\"data/stories\"\n\n[train]\nseed = {}\n",
-                          run.layers, run.width, run.length, run.encoding, run.position, run.seed));
+                          "= {}\n\n[position]\nencoding = \"{}\"\n{}\n[data]\npath = \"{}\"\n\n"
+                          "[train]\nseed = {}\nbatch_tokens = {}\n",
+                          run.layers, run.width, run.length, run.encoding, run.position, run.data,
+                          run.seed, run.batch_tokens));
   write_bytes(
       folder / "run.json",
-      Json{{"version", "0.1.0"}, {"seed", run.seed}, {"data_manifest_sha256", "0123456789abcdef"}}
-          .dump());
+      Json{{"version", "0.1.0"}, {"seed", run.seed}, {"data_manifest_sha256", run.sha256}}.dump());
   std::string metrics;
   const std::vector<double> speeds{90, 100, 130, 1000};
   for (int step = 1; step <= 4; ++step) {
@@ -62,10 +65,11 @@ inline void write_label(const std::filesystem::path& folder, const std::string& 
   write_bytes(folder / "label.json", Json{{"label", label}, {"order", order}}.dump());
 }
 
-/// A perplexity of 0 is one that the encoding cannot have.
+/// A perplexity of 0 is one that there is none of.
 struct MadeLength {
   int length;
   double perplexity;
+  std::string reason = "past the 64 positions of the encoding 'learnable'";
 };
 
 /// evaluation.json: intervals of 10 % around the perplexities, and a loss of 4 - position / 256 at
@@ -73,12 +77,10 @@ struct MadeLength {
 inline void write_evaluation(const std::filesystem::path& folder,
                              const std::vector<MadeLength>& lengths) {
   Json list = Json::array();
-  for (const auto& [length, perplexity] : lengths) {
+  for (const auto& [length, perplexity, reason] : lengths) {
     if (perplexity == 0.0) {
-      list.push_back({{"length", length},
-                      {"loss", nullptr},
-                      {"perplexity", nullptr},
-                      {"reason", "past the 64 positions of the encoding 'learnable'"}});
+      list.push_back(
+          {{"length", length}, {"loss", nullptr}, {"perplexity", nullptr}, {"reason", reason}});
       continue;
     }
     Json positions = Json::array();
