@@ -217,8 +217,9 @@ TEST(Page, LossesStandAtTheirHeights) {
   const Ruler height = ruler(positions, "y", false);
   const auto found = marks(positions, 1);
   ASSERT_THAT(found, SizeIs(4));  // every eighth of 32
-  expect_at(found[0], place, 0, height, 4.0);
-  expect_at(found[3], place, 96, height, 4.0 - 96.0 / 256.0);
+  // A point stands for four positions, in the middle of them.
+  expect_at(found[0], place, 1.5, height, 4.0);
+  expect_at(found[3], place, 97.5, height, 4.0 - 96.0 / 256.0);
   EXPECT_THAT(marks(positions, 2), SizeIs(2));  // learnable's windows are half as long
 }
 

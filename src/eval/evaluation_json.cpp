@@ -22,11 +22,12 @@ Json json_of(const LengthScore& score) {
     positions.push_back(
         {{"position", point.position}, {"tokens", point.tokens}, {"loss", point.loss}});
   }
+  const bool interval = score.units.size() > 1;  // one unit says nothing of how others differ
   return {{"length", score.length},
           {"loss", score.loss},
           {"perplexity", std::exp(score.loss)},
-          {"low", std::exp(score.interval.low)},
-          {"high", std::exp(score.interval.high)},
+          {"low", interval ? Json(std::exp(score.interval.low)) : Json()},
+          {"high", interval ? Json(std::exp(score.interval.high)) : Json()},
           {"units", score.units.size()},
           {"tokens", score.tokens},
           {"positions", positions}};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <ranges>
 #include <set>
 
@@ -87,41 +88,60 @@ Range loss_range(const std::vector<LossCurve>& curves, double most_tokens) {
   return range;
 }
 
-/// Losses by place in the window, in at most `kMostPoints` means over neighbours and seeds.
-std::vector<Point> by_position(const EncodingRuns& encoding) {
-  constexpr std::int64_t kMostPoints = 64;
-  std::int64_t longest = 0;
-  std::vector<const LengthResult*> results;
+/// The evaluations of an encoding's runs at the longest length that has a curve.
+std::vector<const LengthResult*> longest_curves(const EncodingRuns& encoding) {
+  std::vector<const LengthResult*> longest;
   for (const RunRecord* run : encoding.runs) {
     for (const LengthResult& result :
          run->evaluation ? std::span(run->evaluation->lengths) : std::span<const LengthResult>()) {
-      if (!result.positions.empty() && result.length >= longest) {
-        if (result.length > longest) {
-          results.clear();
-        }
-        longest = result.length;
-        results.push_back(&result);
+      if (result.positions.empty()) {
+        continue;
+      }
+      if (!longest.empty() && result.length > longest.front()->length) {
+        longest.clear();
+      }
+      if (longest.empty() || result.length == longest.front()->length) {
+        longest.push_back(&result);
       }
     }
   }
+  return longest;
+}
+
+/// Positions that share a point of the curves: the same for all encodings, or else the first point
+/// of one would have less context than that of another.
+std::int64_t positions_a_point(const std::vector<EncodingRuns>& encodings) {
+  constexpr std::int64_t kMostPoints = 64;
+  std::int64_t longest = 1;
+  for (const EncodingRuns& encoding : encodings) {
+    for (const LengthResult* result : longest_curves(encoding)) {
+      longest = std::max(longest, result->length);
+    }
+  }
+  return (longest + kMostPoints - 1) / kMostPoints;
+}
+
+/// Losses by place in the window: means over neighbours and seeds, each in the middle of its
+/// positions.
+std::vector<Point> by_position(const EncodingRuns& encoding, std::int64_t positions) {
   struct Bin {
     double loss = 0.0, place = 0.0, tokens = 0.0;
   };
-  const std::int64_t bin_size =
-      std::max<std::int64_t>((longest + kMostPoints - 1) / kMostPoints, 1);
-  std::vector<Bin> bins(static_cast<std::size_t>(kMostPoints) + 1);
-  for (const LengthResult* result : results) {
-    for (const PositionPoint& at : result->positions) {
-      const auto index = static_cast<std::size_t>(
-          std::clamp<std::int64_t>(at.position / bin_size, 0, kMostPoints));
+  std::map<std::int64_t, Bin> bins;
+  for (const LengthResult* result : longest_curves(encoding)) {
+    for (std::size_t i = 0; i < result->positions.size(); ++i) {
+      const PositionPoint& at = result->positions[i];
+      const std::int64_t end =
+          i + 1 < result->positions.size() ? result->positions[i + 1].position : result->length;
       const auto tokens = static_cast<double>(at.tokens);
-      bins[index].loss += at.loss * tokens;
-      bins[index].place += static_cast<double>(at.position) * tokens;
-      bins[index].tokens += tokens;
+      Bin& bin = bins[at.position / positions];
+      bin.loss += at.loss * tokens;
+      bin.place += 0.5 * static_cast<double>(at.position + end - 1) * tokens;
+      bin.tokens += tokens;
     }
   }
   std::vector<Point> points;
-  for (const Bin& bin : bins) {
+  for (const auto& [index, bin] : bins) {
     if (bin.tokens > 0.0) {
       points.push_back({bin.place / bin.tokens, bin.loss / bin.tokens});
     }
@@ -280,8 +300,9 @@ std::string position_figure(const std::vector<EncodingRuns>& encodings) {
   Range x_range, y_range;
   std::vector<const EncodingRuns*> named;
   std::vector<std::vector<Point>> curves;
+  const std::int64_t positions = positions_a_point(encodings);
   for (const EncodingRuns& encoding : encodings) {
-    curves.push_back(by_position(encoding));
+    curves.push_back(by_position(encoding, positions));
     for (const Point& point : curves.back()) {
       x_range.include(point.x);
       y_range.include(point.y);
@@ -312,10 +333,12 @@ std::string position_figure(const std::vector<EncodingRuns>& encodings) {
                              point.y));
     }
   }
-  return figure("Where in the window it fails", legend(named) + chart.svg(),
-                "Loss by position, in the longest windows that each encoding was evaluated with. A "
-                "model that uses its context goes on falling; one that loses its way rises past "
-                "the dashed line.");
+  return figure(
+      "Where in the window it fails", legend(named) + chart.svg(),
+      "Loss by position, in the longest windows that each encoding was evaluated with, each "
+      "point a mean over neighbouring positions. A "
+      "model that uses its context goes on falling; one that loses its way rises past "
+      "the dashed line.");
 }
 
 std::string speed_figure(const std::vector<EncodingRuns>& encodings) {

@@ -183,9 +183,10 @@ std::string bases_figure(const EncodingRuns& encoding, const RunRecord& run) {
   chart.add(rows);
   return figure(
       "As if each head had a base of its own", chart.svg(),
-      "The base of the RoPE that turns as fast as each head does on average (the number "
-      "in the disc is the head's): f^(-pairs) at the geometric mean of f. Further right is "
-      "a slower clock, which tells distant positions apart.");
+      "The base of the RoPE whose f is the geometric mean of the head's, f^(-pairs); the number "
+      "in the disc is the head's. Further right is a slower clock, which tells distant positions "
+      "apart. In a head whose frequencies spread wide, the slow pairs turn faster on average "
+      "than this base says.");
 }
 
 /// How the colours of a passage are scaled: by the head's own median and spread.
