@@ -1,5 +1,7 @@
 #include "eval/gate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -62,7 +64,7 @@ void append(const TokenBatch& batch, const Tokenizer* tokenizer,
   const auto* ids = batch.tokens.data<std::int32_t>();
   for (std::int64_t i = 0; i < batch.tokens.size() && passage.size() < kPassage; ++i) {
     passage.push_back(tokenizer != nullptr ? std::string(tokenizer->text_of(ids[i]))
-                                           : " " + std::to_string(ids[i]));
+                                           : fmt::format(" {}", ids[i]));
   }
 }
 

@@ -24,6 +24,9 @@ void add_linear(Cases& cases) {
   cases.push_back(linear_case({.rows = 300, .in = 7, .out = 2}));    // as the gate of CARoPE
   cases.push_back(linear_case({.rows = 530, .in = 3, .out = 140}));  // several tiles either way
   cases.push_back(linear_case({.rows = 4, .in = 700, .out = 3, .bias = false}));
+  cases.push_back(
+      linear_case({.rows = 19, .in = 21, .out = 32}));  // the widest that goes row by row
+  cases.push_back(linear_case({.rows = 19, .in = 21, .out = 33}));
 
   for (const Write write : kWrites) {
     cases.push_back(mlp_case({.rows = 3, .width = 5, .hidden = 20, .write = write}));
