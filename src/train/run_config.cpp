@@ -69,12 +69,13 @@ RunConfig read_run(Settings settings) {
                      o.beta2);
 
   const std::int64_t micro_tokens = t.micro_batch * run.model.length;
+  const std::int64_t below = t.batch_tokens / micro_tokens * micro_tokens;
   check<ConfigError>(
       t.batch_tokens % micro_tokens == 0,
       "train.batch_tokens = {} is not a multiple of train.micro_batch x model.length "
-      "= {} x {}; the next is {}",
+      "= {} x {}; give {}{}",
       t.batch_tokens, t.micro_batch, run.model.length,
-      (t.batch_tokens / micro_tokens + 1) * micro_tokens);
+      below > 0 ? fmt::format("{} or ", below) : "", below + micro_tokens);
   run.resolved = std::move(settings);
   return run;
 }
