@@ -85,7 +85,16 @@ TEST(Safetensors, AreRefusedWhereTheyAreDamaged) {
   EXPECT_THAT(entry(R"({"dtype":"F8","shape":[8],"data_offsets":[0,8]})"), HasSubstr("dtype F8"));
   EXPECT_THAT(entry(R"({"dtype":"F32","shape":[3],"data_offsets":[0,8]})"), HasSubstr("'x'"));
   EXPECT_THAT(entry(R"({"dtype":"F32","shape":[2],"data_offsets":[4,12]})"), HasSubstr("'x'"));
-  EXPECT_THAT(entry(R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})"), HasSubstr("[-2]"));
+  for (const char* number : {"-2", "2.5", "1e30", "18446744073709551615"}) {
+    EXPECT_THAT(
+        entry(fmt::format(R"({{"dtype":"F32","shape":[{}],"data_offsets":[0,8]}})", number)),
+        AllOf(HasSubstr("'x'"), HasSubstr("whole numbers from 0 on")));
+    EXPECT_THAT(
+        entry(fmt::format(R"({{"dtype":"F32","shape":[2],"data_offsets":[0,{}]}})", number)),
+        AllOf(HasSubstr("'x'"), HasSubstr("whole numbers from 0 on")));
+  }
+  EXPECT_THAT(entry(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8,8]})"),
+              HasSubstr("3 data_offsets"));
   EXPECT_THAT(entry(R"({"dtype":"F32","shape":[1,1,1,1,2],"data_offsets":[0,8]})"),
               HasSubstr("5 dimensions"));
   EXPECT_THAT(entry(R"({"dtype":"F32","shape":[4611686018427387904,8],"data_offsets":[0,8]})"),

@@ -3,6 +3,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -39,11 +40,27 @@ std::span<const std::byte> bytes_of(const void* data, std::size_t count) {
   return {static_cast<const std::byte*>(data), count};
 }
 
+/// A list of whole numbers; one that is larger than any file, negative or a fraction is an error.
+std::vector<std::int64_t> whole_numbers(const Json& list, const std::string& path,
+                                        const std::string& name) {
+  std::vector<std::int64_t> numbers;
+  for (const Json& number : list) {
+    check<FileError>(
+        number.is_number_unsigned() &&
+            number.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max(),
+        "{}: tensor '{}' has {} in its shape or place, which must be whole numbers from 0 "
+        "on; the file was damaged",
+        path, name, number.dump());
+    numbers.push_back(number.get<std::int64_t>());
+  }
+  return numbers;
+}
+
 TensorSpec parse_spec(const Json& entry, const std::string& path, const std::string& name) {
   const std::string dtype = entry.at("dtype");
   for (const auto& [known, known_name] : kDTypeNames) {
     if (dtype == known_name) {
-      const auto extents = entry.at("shape").get<std::vector<std::int64_t>>();
+      const auto extents = whole_numbers(entry.at("shape"), path, name);
       check<FileError>(extents.size() <= Shape::kMaxRank,
                        "{}: tensor '{}' has {} dimensions, more than {}; was it made by another "
                        "program?",
@@ -119,8 +136,12 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
         continue;
       }
       const TensorSpec spec = parse_spec(entry, name, key);
-      const auto begin = entry.at("data_offsets").at(0).get<std::uint64_t>();
-      const auto end = entry.at("data_offsets").at(1).get<std::uint64_t>();
+      const auto offsets = whole_numbers(entry.at("data_offsets"), name, key);
+      check<FileError>(offsets.size() == 2,
+                       "{}: tensor '{}' has {} data_offsets, not 2; the file was damaged", name,
+                       key, offsets.size());
+      const auto begin = static_cast<std::uint64_t>(offsets[0]);
+      const auto end = static_cast<std::uint64_t>(offsets[1]);
       check<FileError>(begin <= end && end <= bytes.size() - data && end - begin == spec.bytes(),
                        "{}: tensor '{}' with shape {} lies at bytes {} to {} of {}; the file was "
                        "cut off or damaged",
