@@ -40,7 +40,7 @@ void add_model(std::vector<OpCase>& cases, const Model& m) {
   cases.push_back(attention_case({.seq = seq, .heads = m.heads, .dim = dim, .slopes = true}));
   cases.push_back(classifier_case({.rows = kTokens, .width = m.width, .classes = kVocabulary}));
   cases.push_back(adamw_case({.elements = 12 * m.width * m.width, .updates = 1}));  // one block
-  cases.push_back(sum_of_squares_case({.elements = 12 * m.width * m.width}));
+  cases.push_back(gradient_norm_case({.elements = {12 * m.width * m.width}}));
 }
 
 std::vector<OpCase> bench_cases() {

@@ -8,7 +8,6 @@
 #include "core/cuda.h"
 #include "core/parallel.h"
 #include "core/random.h"
-#include "ops/adamw.h"
 #include "support/errors.h"
 
 namespace carope::test {
@@ -107,8 +106,6 @@ TEST(Context, WithAGpuMovesBytes) {
   EXPECT_THROW(Context::cuda(99), DeviceError);
   Context ctx = Context::cuda(0);
   EXPECT_NE(ctx.stream(), nullptr);
-  EXPECT_THAT(message_of<DeviceError>([&] { sum_of_squares(ctx, tensor); }),
-              HasSubstr("no kernel for cuda:0"));
 }
 
 TEST(ParallelFor, VisitsEveryIndexOnce) {

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/cuda.h"
 
@@ -37,10 +38,19 @@ Tensor Context::scratch(const TensorSpec& spec) {
   return {scratch_.data(), spec, device_};
 }
 
-void require_cpu(const Context& context, const char* name) {
-  if (context.device().kind != DeviceKind::kCpu) {
-    throw DeviceError(fmt::format("{} has no kernel for {}; run it with a CPU context", name,
-                                  to_string(context.device())));
+void clear(Context& ctx, const Tensor& tensor) {
+  if (ctx.device().kind == DeviceKind::kCuda) {
+    cuda::clear_on_stream(ctx.stream(), tensor.raw(), tensor.bytes());
+  } else {
+    std::memset(tensor.raw(), 0, tensor.bytes());
+  }
+}
+
+void upload(Context& ctx, const void* from, const Tensor& to) {
+  if (ctx.device().kind == DeviceKind::kCuda) {
+    cuda::upload_on_stream(ctx.stream(), to.raw(), from, to.bytes());
+  } else {
+    std::memcpy(to.raw(), from, to.bytes());
   }
 }
 

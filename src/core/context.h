@@ -34,7 +34,10 @@ class Context {
   Memory scratch_;
 };
 
-/// Throws unless the operation `name` can run where this context is.
-void require_cpu(const Context& context, const char* name);
+/// Fills with zero bytes, in the order of the context's operations.
+void clear(Context& ctx, const Tensor& tensor);
+/// Copies from this process's memory, which may be reused at once, in the order of the context's
+/// operations.
+void upload(Context& ctx, const void* from, const Tensor& to);
 
 }  // namespace carope

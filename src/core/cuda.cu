@@ -1,40 +1,8 @@
 #include "core/cuda.h"
 
-#include <cuda_runtime.h>
-
-#include "core/error.h"
+#include "core/cuda_check.h"
 
 namespace carope::cuda {
-namespace {
-
-void check_cuda(cudaError_t status, const char* statement, const char* file, int line) {
-  if (status != cudaSuccess) {
-    cudaGetLastError();  // the runtime keeps an error that is not fatal; a later check must not see
-                         // it
-    throw DeviceError(std::string(file) + ":" + std::to_string(line) + ": " + statement + ": " +
-                      cudaGetErrorString(status));
-  }
-}
-
-#define CUDA_CHECK(statement) check_cuda((statement), #statement, __FILE__, __LINE__)
-
-/// Makes a device current for one scope.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(int device) {
-    CUDA_CHECK(cudaGetDevice(&previous_));
-    CUDA_CHECK(cudaSetDevice(device));
-  }
-  ~CurrentDevice() { cudaSetDevice(previous_); }
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-
- private:
-  int previous_ = 0;
-};
-
-}  // namespace
-
 bool compiled() { return true; }
 
 std::vector<DeviceInfo> devices() {
@@ -75,18 +43,31 @@ void release(int device, void* data) noexcept {
   cudaSetDevice(previous);
 }
 
+void clear_on_stream(void* stream, void* data, std::size_t bytes) {
+  CUDA_CHECK(cudaMemsetAsync(data, 0, bytes, static_cast<cudaStream_t>(stream)));
+}
+
+void upload_on_stream(void* stream, void* to, const void* from, std::size_t bytes) {
+  CUDA_CHECK(
+      cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, static_cast<cudaStream_t>(stream)));
+}
+
 void clear(int device, void* data, std::size_t bytes) {
   const CurrentDevice current(device);
+  CUDA_CHECK(cudaDeviceSynchronize());
   CUDA_CHECK(cudaMemset(data, 0, bytes));
+  CUDA_CHECK(cudaDeviceSynchronize());
 }
 
 void copy_to_device(int device, void* to, const void* from, std::size_t bytes) {
   const CurrentDevice current(device);
+  CUDA_CHECK(cudaDeviceSynchronize());
   CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
 }
 
 void copy_to_host(int device, void* to, const void* from, std::size_t bytes) {
   const CurrentDevice current(device);
+  CUDA_CHECK(cudaDeviceSynchronize());
   CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
 }
 

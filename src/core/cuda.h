@@ -27,6 +27,10 @@ std::shared_ptr<void> make_stream(int device);
 
 void* allocate(int device, std::size_t bytes);
 void release(int device, void* data) noexcept;
+void clear_on_stream(void* stream, void* data, std::size_t bytes);
+void upload_on_stream(void* stream, void* to, const void* from, std::size_t bytes);
+
+// These wait for everything issued to the device before, and until they are done.
 void clear(int device, void* data, std::size_t bytes);
 void copy_to_device(int device, void* to, const void* from, std::size_t bytes);
 void copy_to_host(int device, void* to, const void* from, std::size_t bytes);

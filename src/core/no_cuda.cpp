@@ -18,6 +18,8 @@ std::vector<DeviceInfo> devices() { return {}; }
 std::shared_ptr<void> make_stream(int) { refuse(); }
 void* allocate(int, std::size_t) { refuse(); }
 void release(int, void*) noexcept {}
+void clear_on_stream(void*, void*, std::size_t) { refuse(); }
+void upload_on_stream(void*, void*, const void*, std::size_t) { refuse(); }
 void clear(int, void*, std::size_t) { refuse(); }
 void copy_to_device(int, void*, const void*, std::size_t) { refuse(); }
 void copy_to_host(int, void*, const void*, std::size_t) { refuse(); }

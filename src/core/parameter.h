@@ -24,8 +24,9 @@ struct ParameterSpec {
 /// A parameter with its memory; `gradient` is empty where the parameter is frozen.
 struct Parameter {
   ParameterSpec spec;
-  Tensor value;
-  Tensor gradient;
+  Tensor value;      // f32
+  Tensor gradient;   // f32
+  Tensor rounded{};  // what the model computes with where that is not `value`: a bf16 copy of it
 };
 
 }  // namespace carope

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <span>
 
 namespace carope {
@@ -15,6 +16,8 @@ std::size_t size_of(DType dtype) {
     case DType::kI32:
     case DType::kU32:
       return 4;
+    case DType::kBF16:
+      return 2;
   }
   throw ShapeError("a tensor has no dtype");
 }
@@ -25,6 +28,8 @@ const char* to_string(DType dtype) {
       return "f32";
     case DType::kF64:
       return "f64";
+    case DType::kBF16:
+      return "bf16";
     case DType::kI32:
       return "i32";
     case DType::kU32:
@@ -32,6 +37,16 @@ const char* to_string(DType dtype) {
   }
   return "?";
 }
+
+Bf16 to_bf16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if (value != value) {
+    return {static_cast<std::uint16_t>((bits >> 16) | 0x40)};  // quiet, whatever the low half was
+  }
+  return {static_cast<std::uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)};
+}
+
+float to_float(Bf16 value) { return std::bit_cast<float>(std::uint32_t{value.bits} << 16); }
 
 Shape::Shape(std::span<const std::int64_t> extents) : rank_(static_cast<int>(extents.size())) {
   check<ShapeError>(extents.size() <= kMaxRank, "a shape has at most {} axes, {} were given",

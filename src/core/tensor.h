@@ -11,7 +11,15 @@
 
 namespace carope {
 
-enum class DType : std::uint8_t { kF32, kF64, kI32, kU32 };
+enum class DType : std::uint8_t { kF32, kF64, kBF16, kI32, kU32 };
+
+/// A bfloat16 number as the CPU sees it: bits to be stored, copied and converted.
+struct Bf16 {
+  std::uint16_t bits;
+};
+/// Rounds to the nearest, ties to even; a NaN stays one.
+Bf16 to_bf16(float value);
+float to_float(Bf16 value);
 
 std::size_t size_of(DType dtype);
 const char* to_string(DType dtype);
@@ -22,6 +30,8 @@ template <>
 inline constexpr DType kDTypeOf<float> = DType::kF32;
 template <>
 inline constexpr DType kDTypeOf<double> = DType::kF64;
+template <>
+inline constexpr DType kDTypeOf<Bf16> = DType::kBF16;
 template <>
 inline constexpr DType kDTypeOf<std::int32_t> = DType::kI32;
 template <>

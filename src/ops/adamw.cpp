@@ -1,27 +1,50 @@
 #include "ops/adamw.h"
 
+#include "ops/dispatch.h"
+
 namespace carope {
 
 namespace cpu {
 decltype(carope::adamw) adamw;
-decltype(carope::sum_of_squares) sum_of_squares;
+decltype(carope::gradient_norm) gradient_norm;
 }  // namespace cpu
 
-void adamw(Context& ctx, const Adamw& adamw, const Tensor& value, const Tensor& gradient,
-           const Tensor& first_moment, const Tensor& second_moment) {
-  check<ShapeError>(static_cast<bool>(value), "the parameter to update is missing");
-  check<ShapeError>(adamw.step >= 1, "step = {} must count from 1", adamw.step);
-  check_shape(gradient, value.shape(), "the gradient");
-  check_shape(first_moment, value.shape(), "the first moment");
-  check_shape(second_moment, value.shape(), "the second moment");
-  require_cpu(ctx, "adamw");
-  cpu::adamw(ctx, adamw, value, gradient, first_moment, second_moment);
+namespace cuda {
+decltype(carope::adamw) adamw;
+decltype(carope::gradient_norm) gradient_norm;
+}  // namespace cuda
+
+namespace {
+
+void check_norm(const Tensor& norm) {
+  check_shape(norm, {1}, "the norm of the gradients");
+  check<ShapeError>(norm.dtype() == DType::kF64, "the norm of the gradients must be f64, not {}",
+                    to_string(norm.dtype()));
 }
 
-double sum_of_squares(Context& ctx, const Tensor& x) {
-  check<ShapeError>(static_cast<bool>(x), "the tensor to sum is missing");
-  require_cpu(ctx, "sum_of_squares");
-  return cpu::sum_of_squares(ctx, x);
+}  // namespace
+
+void gradient_norm(Context& ctx, std::span<const AdamwSlot> slots, const Tensor& norm) {
+  check_norm(norm);
+  for (const AdamwSlot& slot : slots) {
+    check<ShapeError>(static_cast<bool>(slot.gradient), "a gradient is missing");
+  }
+  CAROPE_DISPATCH(gradient_norm, ctx, slots, norm);
+}
+
+void adamw(Context& ctx, const Adamw& adamw, std::span<const AdamwSlot> slots, const Tensor& norm) {
+  check_norm(norm);
+  check<ShapeError>(adamw.step >= 1, "step = {} must count from 1", adamw.step);
+  for (const AdamwSlot& slot : slots) {
+    check<ShapeError>(static_cast<bool>(slot.value), "the parameter to update is missing");
+    check_shape(slot.gradient, slot.value.shape(), "the gradient");
+    check_shape(slot.first_moment, slot.value.shape(), "the first moment");
+    check_shape(slot.second_moment, slot.value.shape(), "the second moment");
+    if (slot.rounded) {
+      check_shape(slot.rounded, slot.value.shape(), "the rounded copy");
+    }
+  }
+  CAROPE_DISPATCH(adamw, ctx, adamw, slots, norm);
 }
 
 }  // namespace carope

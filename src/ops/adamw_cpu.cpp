@@ -1,37 +1,13 @@
+#include "ops/adamw.h"
+
 #include <cmath>
 
 #include "core/parallel.h"
-#include "ops/adamw.h"
 
 namespace carope::cpu {
 namespace {
 
 constexpr std::int64_t kElements = 16384;  // elements a task
-
-}  // namespace
-
-void adamw(Context& ctx, const Adamw& adamw, const Tensor& value, const Tensor& gradient,
-           const Tensor& first_moment, const Tensor& second_moment) {
-  const auto steps = static_cast<double>(adamw.step);
-  const auto step_size = static_cast<float>(
-      adamw.learning_rate / (1.0 - std::pow(static_cast<double>(adamw.beta1), steps)));
-  const auto deviation_scale =
-      static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(static_cast<double>(adamw.beta2), steps)));
-  const float keep = 1.0F - adamw.learning_rate * adamw.decay;
-  float* w = value.f32();
-  const float* g = gradient.f32();
-  float* m = first_moment.f32();
-  float* v = second_moment.f32();
-  parallel_blocks(ctx, value.size(), kElements, [&](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) {
-      const float scaled = g[i] * adamw.gradient_scale;
-      m[i] = adamw.beta1 * m[i] + (1.0F - adamw.beta1) * scaled;
-      v[i] = adamw.beta2 * v[i] + (1.0F - adamw.beta2) * scaled * scaled;
-      w[i] = keep * w[i] - step_size * m[i] / (std::sqrt(v[i]) * deviation_scale + adamw.epsilon);
-    }
-  });
-}
 
 double sum_of_squares(Context& ctx, const Tensor& x) {
   const std::int64_t blocks = (x.size() + kElements - 1) / kElements;
@@ -49,6 +25,59 @@ double sum_of_squares(Context& ctx, const Tensor& x) {
     total += sums.data<double>()[block];
   }
   return total;
+}
+
+/// What an update needs besides the slot.
+struct Step {
+  float size;             // learning rate over the first moment's bias
+  float deviation_scale;  // undoes the second moment's bias
+  float gradient_scale;   // clipping
+};
+
+void update(Context& ctx, const Adamw& adamw, const Step& step, const AdamwSlot& slot) {
+  const float keep = 1.0F - adamw.learning_rate * slot.decay;
+  float* w = slot.value.f32();
+  const float* g = slot.gradient.f32();
+  float* m = slot.first_moment.f32();
+  float* v = slot.second_moment.f32();
+  parallel_blocks(ctx, slot.value.size(), kElements, [&](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float scaled = g[i] * step.gradient_scale;
+      m[i] = adamw.beta1 * m[i] + (1.0F - adamw.beta1) * scaled;
+      v[i] = adamw.beta2 * v[i] + (1.0F - adamw.beta2) * scaled * scaled;
+      w[i] =
+          keep * w[i] - step.size * m[i] / (std::sqrt(v[i]) * step.deviation_scale + adamw.epsilon);
+    }
+  });
+}
+
+}  // namespace
+
+void gradient_norm(Context& ctx, std::span<const AdamwSlot> slots, const Tensor& norm) {
+  double squares = 0.0;
+  for (const AdamwSlot& slot : slots) {
+    squares += sum_of_squares(ctx, slot.gradient);
+  }
+  norm.data<double>()[0] = std::sqrt(squares);
+}
+
+void adamw(Context& ctx, const Adamw& adamw, std::span<const AdamwSlot> slots, const Tensor& norm) {
+  const double length = norm.data<double>()[0];
+  if (!std::isfinite(length)) {
+    return;
+  }
+  const auto steps = static_cast<double>(adamw.step);
+  const double bias1 = 1.0 - std::pow(static_cast<double>(adamw.beta1), steps);
+  const double bias2 = 1.0 - std::pow(static_cast<double>(adamw.beta2), steps);
+  const bool clipped = adamw.clip > 0.0 && length > adamw.clip;
+  const Step step{.size = static_cast<float>(adamw.learning_rate / bias1),
+                  .deviation_scale = static_cast<float>(1.0 / std::sqrt(bias2)),
+                  .gradient_scale = static_cast<float>(clipped ? adamw.clip / length : 1.0)};
+  for (const AdamwSlot& slot : slots) {
+    check<ShapeError>(!slot.rounded, "the CPU computes with fp32 weights; it rounds no copies");
+    update(ctx, adamw, step, slot);
+  }
 }
 
 }  // namespace carope::cpu

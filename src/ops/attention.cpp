@@ -1,5 +1,7 @@
 #include "ops/attention.h"
 
+#include "ops/dispatch.h"
+
 namespace carope {
 
 namespace cpu {
@@ -7,6 +9,12 @@ decltype(carope::attention) attention;
 decltype(carope::attention_backward) attention_backward;
 decltype(carope::attention_cached) attention_cached;
 }  // namespace cpu
+
+namespace cuda {
+decltype(carope::attention) attention;
+decltype(carope::attention_backward) attention_backward;
+decltype(carope::attention_cached) attention_cached;
+}  // namespace cuda
 
 namespace {
 
@@ -31,8 +39,7 @@ void attention(Context& ctx, const Attention& attention, const Sequence& seq, co
   check_shape(logsumexp, {seq.batch, attention.heads, seq.length}, "logsumexp");
   check<ShapeError>(seq.offset == 0, "attention from offset {} needs a cache of the earlier keys",
                     seq.offset);
-  require_cpu(ctx, "attention");
-  cpu::attention(ctx, attention, seq, qkv, out, logsumexp);
+  CAROPE_DISPATCH(attention, ctx, attention, seq, qkv, out, logsumexp);
 }
 
 void attention_backward(Context& ctx, const Attention& attention, const Sequence& seq,
@@ -42,8 +49,7 @@ void attention_backward(Context& ctx, const Attention& attention, const Sequence
   check_shape(args.logsumexp, {seq.batch, attention.heads, seq.length}, "logsumexp");
   check_shape(args.dout, args.out.shape(), "dout");
   check_shape(args.dqkv, args.qkv.shape(), "dqkv");
-  require_cpu(ctx, "attention_backward");
-  cpu::attention_backward(ctx, attention, seq, args);
+  CAROPE_DISPATCH(attention_backward, ctx, attention, seq, args);
 }
 
 void attention_cached(Context& ctx, const Attention& attention, const Sequence& seq,
@@ -58,8 +64,7 @@ void attention_cached(Context& ctx, const Attention& attention, const Sequence& 
                      "{} tokens do not fit the key-value cache of {}; make it longer",
                      seq.offset + seq.length, cache.keys.dim(1));
   check<ShapeError>(!seq.document_start, "packed documents cannot be decoded through a cache");
-  require_cpu(ctx, "attention_cached");
-  cpu::attention_cached(ctx, attention, seq, qkv, cache, out);
+  CAROPE_DISPATCH(attention_cached, ctx, attention, seq, qkv, cache, out);
 }
 
 }  // namespace carope

@@ -1,5 +1,7 @@
 #include "ops/carope.h"
 
+#include "ops/dispatch.h"
+
 #include <cmath>
 
 namespace carope {
@@ -9,6 +11,12 @@ decltype(carope::carope) carope;
 decltype(carope::carope_backward) carope_backward;
 decltype(carope::carope_frequency) carope_frequency;
 }  // namespace cpu
+
+namespace cuda {
+decltype(carope::carope) carope;
+decltype(carope::carope_backward) carope_backward;
+decltype(carope::carope_frequency) carope_frequency;
+}  // namespace cuda
 
 namespace {
 
@@ -43,8 +51,7 @@ double rope_gate_bias(std::int64_t pairs, double base) {
 void carope_frequency(Context& ctx, const Tensor& logits, const Tensor& frequency) {
   check<ShapeError>(static_cast<bool>(logits), "the gate logits are missing");
   check_shape(frequency, logits.shape(), "the frequencies");
-  require_cpu(ctx, "carope_frequency");
-  cpu::carope_frequency(ctx, logits, frequency);
+  CAROPE_DISPATCH(carope_frequency, ctx, logits, frequency);
 }
 
 void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
@@ -53,8 +60,7 @@ void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tenso
   if (state) {
     check_shape(state, {seq.batch, carope.heads, carry.cols()}, "the phase state");
   }
-  require_cpu(ctx, "carope");
-  cpu::carope(ctx, carope, seq, logits, qkv, carry, state);
+  CAROPE_DISPATCH(carope, ctx, carope, seq, logits, qkv, carry, state);
 }
 
 void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,
@@ -62,8 +68,7 @@ void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,
   check_carope(carope, seq, args.logits, args.qkv, args.carry);
   check_shape(args.dlogits, args.logits.shape(), "dlogits");
   check_shape(args.dqkv, args.qkv.shape(), "dqkv");
-  require_cpu(ctx, "carope_backward");
-  cpu::carope_backward(ctx, carope, seq, args);
+  CAROPE_DISPATCH(carope_backward, ctx, carope, seq, args);
 }
 
 }  // namespace carope

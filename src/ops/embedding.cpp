@@ -1,5 +1,7 @@
 #include "ops/embedding.h"
 
+#include "ops/dispatch.h"
+
 namespace carope {
 
 namespace cpu {
@@ -9,6 +11,13 @@ decltype(carope::add_positions) add_positions;
 decltype(carope::add_positions_backward) add_positions_backward;
 }  // namespace cpu
 
+namespace cuda {
+decltype(carope::embedding) embedding;
+decltype(carope::embedding_backward) embedding_backward;
+decltype(carope::add_positions) add_positions;
+decltype(carope::add_positions_backward) add_positions_backward;
+}  // namespace cuda
+
 namespace {
 
 void check_lookup(const Tensor& tokens, const Tensor& table, const Tensor& rows) {
@@ -17,6 +26,9 @@ void check_lookup(const Tensor& tokens, const Tensor& table, const Tensor& rows)
       table.shape().rank() == 2 && table.cols() == rows.cols() && tokens.size() == rows.rows(),
       "{} tokens cannot be looked up in a table {} to give {}", tokens.size(), table.shape(),
       rows.shape());
+  if (tokens.device().kind != DeviceKind::kCpu) {
+    return;  // who brought the tokens there has looked at them
+  }
   const auto* ids = tokens.data<std::int32_t>();
   for (std::int64_t n = 0; n < tokens.size(); ++n) {
     check<ShapeError>(
@@ -39,29 +51,25 @@ void check_positions(const Sequence& seq, const Tensor& table, const Tensor& x) 
 }  // namespace
 
 void embedding(Context& ctx, const Tensor& tokens, const Tensor& table, const Tensor& out) {
-  require_cpu(ctx, "embedding");
   check_lookup(tokens, table, out);
-  cpu::embedding(ctx, tokens, table, out);
+  CAROPE_DISPATCH(embedding, ctx, tokens, table, out);
 }
 
 void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dout,
                         const Tensor& dtable) {
-  require_cpu(ctx, "embedding_backward");
   check_lookup(tokens, dtable, dout);
-  cpu::embedding_backward(ctx, tokens, dout, dtable);
+  CAROPE_DISPATCH(embedding_backward, ctx, tokens, dout, dtable);
 }
 
 void add_positions(Context& ctx, const Sequence& seq, const Tensor& table, const Tensor& x) {
-  require_cpu(ctx, "add_positions");
   check_positions(seq, table, x);
-  cpu::add_positions(ctx, seq, table, x);
+  CAROPE_DISPATCH(add_positions, ctx, seq, table, x);
 }
 
 void add_positions_backward(Context& ctx, const Sequence& seq, const Tensor& dx,
                             const Tensor& dtable, Write write) {
-  require_cpu(ctx, "add_positions_backward");
   check_positions(seq, dtable, dx);
-  cpu::add_positions_backward(ctx, seq, dx, dtable, write);
+  CAROPE_DISPATCH(add_positions_backward, ctx, seq, dx, dtable, write);
 }
 
 }  // namespace carope

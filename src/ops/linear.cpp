@@ -1,5 +1,7 @@
 #include "ops/linear.h"
 
+#include "ops/dispatch.h"
+
 namespace carope {
 
 namespace cpu {
@@ -9,6 +11,14 @@ decltype(carope::linear_backward_input) linear_backward_input;
 decltype(carope::linear_backward_gelu) linear_backward_gelu;
 decltype(carope::linear_backward_weight) linear_backward_weight;
 }  // namespace cpu
+
+namespace cuda {
+decltype(carope::linear) linear;
+decltype(carope::linear_gelu) linear_gelu;
+decltype(carope::linear_backward_input) linear_backward_input;
+decltype(carope::linear_backward_gelu) linear_backward_gelu;
+decltype(carope::linear_backward_weight) linear_backward_weight;
+}  // namespace cuda
 
 namespace {
 
@@ -33,8 +43,7 @@ void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& b
             const Tensor& y) {
   check_layer(x, weight, y);
   check_bias(bias, weight);
-  require_cpu(ctx, "linear");
-  cpu::linear(ctx, x, weight, bias, y);
+  CAROPE_DISPATCH(linear, ctx, x, weight, bias, y);
 }
 
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -42,23 +51,20 @@ void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tens
   check_layer(x, weight, y);
   check_bias(bias, weight);
   check_shape(pre, y.shape(), "the input of the GELU");
-  require_cpu(ctx, "linear_gelu");
-  cpu::linear_gelu(ctx, x, weight, bias, pre, y);
+  CAROPE_DISPATCH(linear_gelu, ctx, x, weight, bias, pre, y);
 }
 
 void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& dx,
                            Write write) {
   check_layer(dx, weight, dy);
-  require_cpu(ctx, "linear_backward_input");
-  cpu::linear_backward_input(ctx, dy, weight, dx, write);
+  CAROPE_DISPATCH(linear_backward_input, ctx, dy, weight, dx, write);
 }
 
 void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
                           const Tensor& dpre) {
   check_layer(dpre, weight, dy);
   check_shape(pre, dpre.shape(), "the input of the GELU");
-  require_cpu(ctx, "linear_backward_gelu");
-  cpu::linear_backward_gelu(ctx, dy, weight, pre, dpre);
+  CAROPE_DISPATCH(linear_backward_gelu, ctx, dy, weight, pre, dpre);
 }
 
 void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dweight,
@@ -71,8 +77,7 @@ void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, con
   if (dbias) {
     check_shape(dbias, {dy.cols()}, "the bias of a linear layer");
   }
-  require_cpu(ctx, "linear_backward_weight");
-  cpu::linear_backward_weight(ctx, x, dy, dweight, dbias, write);
+  CAROPE_DISPATCH(linear_backward_weight, ctx, x, dy, dweight, dbias, write);
 }
 
 }  // namespace carope

@@ -1,5 +1,7 @@
 #include "ops/norm.h"
 
+#include "ops/dispatch.h"
+
 namespace carope {
 
 namespace cpu {
@@ -7,6 +9,12 @@ decltype(carope::layer_norm) layer_norm;
 decltype(carope::add_norm) add_norm;
 decltype(carope::norm_backward) norm_backward;
 }  // namespace cpu
+
+namespace cuda {
+decltype(carope::layer_norm) layer_norm;
+decltype(carope::add_norm) add_norm;
+decltype(carope::norm_backward) norm_backward;
+}  // namespace cuda
 
 namespace {
 
@@ -28,8 +36,7 @@ void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const
   check_norm(x, weights.gain, weights.bias);
   check_statistics(x, out);
   check_shape(out.y, x.shape(), "the result of a layer norm");
-  require_cpu(ctx, "layer_norm");
-  cpu::layer_norm(ctx, x, weights, out);
+  CAROPE_DISPATCH(layer_norm, ctx, x, weights, out);
 }
 
 void add_norm(Context& ctx, const Tensor& x, const Tensor& branch, const NormWeights& weights,
@@ -39,8 +46,7 @@ void add_norm(Context& ctx, const Tensor& x, const Tensor& branch, const NormWei
   check_shape(branch, x.shape(), "the branch added to a residual");
   check_shape(sum, x.shape(), "the sum of residual and branch");
   check_shape(out.y, x.shape(), "the result of a layer norm");
-  require_cpu(ctx, "add_norm");
-  cpu::add_norm(ctx, x, branch, weights, sum, out);
+  CAROPE_DISPATCH(add_norm, ctx, x, branch, weights, sum, out);
 }
 
 void norm_backward(Context& ctx, const NormBackward& args) {
@@ -49,8 +55,7 @@ void norm_backward(Context& ctx, const NormBackward& args) {
   check_shape(args.dweights.gain, {args.x.cols()}, "the gradient of a layer norm's gain");
   check_shape(args.dy, args.x.shape(), "the gradient of a layer norm's result");
   check_shape(args.dx, args.x.shape(), "the gradient of a layer norm's input");
-  require_cpu(ctx, "norm_backward");
-  cpu::norm_backward(ctx, args);
+  CAROPE_DISPATCH(norm_backward, ctx, args);
 }
 
 }  // namespace carope

@@ -1,5 +1,7 @@
 #include "ops/rotary.h"
 
+#include "ops/dispatch.h"
+
 #include <cmath>
 
 namespace carope {
@@ -7,6 +9,10 @@ namespace carope {
 namespace cpu {
 decltype(carope::rotary) rotary;
 }  // namespace cpu
+
+namespace cuda {
+decltype(carope::rotary) rotary;
+}  // namespace cuda
 
 std::vector<std::uint32_t> rope_increments(std::int64_t pairs, double base) {
   std::vector<std::uint32_t> increments;
@@ -25,8 +31,7 @@ void rotary(Context& ctx, const Rotary& rotary, const Sequence& seq, Direction d
       qkv.cols() == 3 * rotary.heads * 2 * pairs && pairs <= kMaxRotaryPairs,
       "qkv of width {} does not hold q, k and v of {} heads with {} rotary pairs (at most {})",
       qkv.cols(), rotary.heads, pairs, kMaxRotaryPairs);
-  require_cpu(ctx, "rotary");
-  cpu::rotary(ctx, rotary, seq, direction, qkv);
+  CAROPE_DISPATCH(rotary, ctx, rotary, seq, direction, qkv);
 }
 
 }  // namespace carope

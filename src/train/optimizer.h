@@ -7,6 +7,7 @@
 #include "core/context.h"
 #include "core/parameter.h"
 #include "core/safetensors.h"
+#include "ops/adamw.h"
 
 namespace carope {
 
@@ -34,14 +35,10 @@ class Optimizer {
   void set_steps(std::int64_t steps) { steps_ = steps; }
 
  private:
-  struct Slot {
-    Parameter parameter;
-    Tensor first_moment;
-    Tensor second_moment;
-  };
-
   OptimizerConfig config_;
-  std::vector<Slot> slots_;
+  std::vector<AdamwSlot> slots_;
+  std::vector<std::string> names_;  // of the slots' parameters
+  Tensor norm_;                     // [1] f64
   Arena arena_;
   std::int64_t steps_ = 0;
 };

@@ -111,14 +111,21 @@ OpCase attention_cached_case(const AttentionCase& c, const std::vector<std::int6
 struct AdamwCase {
   std::int64_t elements;
   Adamw options{.learning_rate = 1e-3F};
+  float decay = 0.0F;
   std::int64_t updates = 10;
 };
 OpCase adamw_case(const AdamwCase& c);
 
-struct SumOfSquaresCase {
-  std::int64_t elements;
+struct GradientNormCase {
+  std::vector<std::int64_t> elements;  // of each gradient
 };
-OpCase sum_of_squares_case(const SumOfSquaresCase& c);
+OpCase gradient_norm_case(const GradientNormCase& c);
+
+struct SumCase {
+  std::int64_t elements;
+  double scale = 0.25;
+};
+OpCase sum_case(const SumCase& c);
 
 /// Every operation at every shape that the tests sweep over.
 std::vector<OpCase> all_test_cases();

@@ -215,13 +215,15 @@ void add_attention(Cases& cases) {
 void add_optimizer(Cases& cases) {
   for (const std::int64_t elements : {1, 7, 33, 16384, 40003}) {
     cases.push_back(adamw_case({.elements = elements}));
-    cases.push_back(sum_of_squares_case({.elements = elements}));
+    cases.push_back(gradient_norm_case({.elements = {elements}}));
+    cases.push_back(sum_case({.elements = elements}));
   }
+  cases.push_back(gradient_norm_case({.elements = {5, 40003, 1, 256}}));
   cases.push_back(
-      adamw_case({.elements = 100, .options = {.learning_rate = 3e-2F, .decay = 0.1F}}));
-  cases.push_back(
-      adamw_case({.elements = 100,
-                  .options = {.learning_rate = 3e-2F, .decay = 0.1F, .gradient_scale = 0.02F}}));
+      adamw_case({.elements = 100, .options = {.learning_rate = 3e-2F}, .decay = 0.1F}));
+  cases.push_back(adamw_case(
+      {.elements = 100, .options = {.learning_rate = 3e-2F, .clip = 0.1}, .decay = 0.1F}));
+  cases.push_back(adamw_case({.elements = 100, .options = {.learning_rate = 3e-2F, .clip = 1e3}}));
 }
 
 }  // namespace

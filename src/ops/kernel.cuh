@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "core/context.h"
+#include "core/cuda_check.h"
+
+// What CUDA kernels share. Activations are float or bf16; arithmetic is float.
+namespace carope::cuda {
+
+using bf16 = __nv_bfloat16;
+
+inline constexpr unsigned kWarp = 32;
+inline constexpr unsigned kAllLanes = 0xFFFFFFFF;
+
+inline cudaStream_t stream_of(const Context& ctx) {
+  return static_cast<cudaStream_t>(ctx.stream());
+}
+
+/// Throws if the launch just before was refused.
+#define CUDA_CHECK_LAUNCH() CUDA_CHECK(cudaGetLastError())
+
+template <class T>
+T ceil_div(T a, T b) {
+  return (a + b - 1) / b;
+}
+
+/// Elements as kernels see them, whatever the tensor's type.
+template <class T>
+T* data_of(const Tensor& tensor) {
+  return static_cast<T*>(tensor.raw());
+}
+
+/// Calls visit(T{}) with the element type of an activation: float or bf16.
+template <class Visit>
+void visit_float(DType dtype, const Visit& visit) {
+  if (dtype == DType::kBF16) {
+    visit(bf16{});
+  } else {
+    check<ShapeError>(dtype == DType::kF32, "no kernel takes activations of type {}",
+                      to_string(dtype));
+    visit(float{});
+  }
+}
+
+__device__ inline float to_float(float x) { return x; }
+__device__ inline float to_float(bf16 x) { return __bfloat162float(x); }
+template <class T>
+__device__ T from_float(float x) {
+  if constexpr (sizeof(T) == 2) {
+    return __float2bfloat16_rn(x);
+  } else {
+    return x;
+  }
+}
+
+/// N elements that are loaded and stored together.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Vec {
+  T at[N];
+
+  __device__ static Vec load(const T* from) { return *reinterpret_cast<const Vec*>(from); }
+  __device__ void store(T* to) const { *reinterpret_cast<Vec*>(to) = *this; }
+};
+/// As many elements as one 16-byte access moves.
+template <class T>
+inline constexpr int kLanesOf = 16 / sizeof(T);
+
+template <class T>
+__device__ T warp_sum(T x) {
+#pragma unroll
+  for (unsigned step = kWarp / 2; step > 0; step /= 2) {
+    x += __shfl_xor_sync(kAllLanes, x, step);
+  }
+  return x;
+}
+
+__device__ inline float warp_max(float x) {
+#pragma unroll
+  for (unsigned step = kWarp / 2; step > 0; step /= 2) {
+    x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
+  }
+  return x;
+}
+
+}  // namespace carope::cuda
