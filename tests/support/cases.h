@@ -14,6 +14,7 @@ struct LinearCase {
   bool bias = true;
   bool frozen = false;  // no gradient of the weight
   Write write = Write::kOverwrite;
+  bool gate = false;  // as the gate of CARoPE: all but x is fp32 in a bf16 model
 };
 OpCase linear_case(const LinearCase& c);
 
@@ -56,6 +57,7 @@ struct ClassifierCase {
   std::int64_t rows, width, classes;
   std::int64_t chunk_rows = 0;
   std::int64_t ignore_every = 0;
+  double scale = 1.0;  // of the weight
   Write write = Write::kOverwrite;
 };
 OpCase classifier_case(const ClassifierCase& c);
@@ -111,8 +113,10 @@ OpCase attention_cached_case(const AttentionCase& c, const std::vector<std::int6
 struct AdamwCase {
   std::int64_t elements;
   Adamw options{.learning_rate = 1e-3F};
-  float decay = 0.0F;
+  float decay = 0.0F;  // of every second slot, from the first
   std::int64_t updates = 10;
+  std::vector<std::int64_t> cuts{};  // where the elements are cut into slots
+  bool rounded = false;              // a bf16 copy of the values is kept too
 };
 OpCase adamw_case(const AdamwCase& c);
 
@@ -127,8 +131,14 @@ struct SumCase {
 };
 OpCase sum_case(const SumCase& c);
 
+/// The layers of the sweep, to be had as gates too.
+std::vector<LinearCase> linear_test_cases();
 /// Every operation at every shape that the tests sweep over.
 std::vector<OpCase> all_test_cases();
+/// What there is in a bf16 model besides.
+std::vector<OpCase> bf16_test_cases();
+/// Every operation at the shapes of training, which are too large for the reference.
+std::vector<OpCase> training_test_cases();
 
 // What the functions above share.
 
