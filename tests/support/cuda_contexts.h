@@ -17,11 +17,21 @@ struct CudaContext {
   std::string name;
   std::function<Context()> make;
   std::function<bool(const OpCase&)> concerns;
+  bool repeats = true;  // equal inputs give equal bits
 };
 
-/// Every way in which operations are tested on a GPU. The first concerns all of them.
+/// Every way in which operations are tested on a GPU. The first concerns all of them, and is how
+/// models are tested.
 inline std::vector<CudaContext> cuda_contexts() {
-  return {{"cuda", [] { return Context::cuda(0); }, [](const OpCase&) { return true; }}};
+  const auto make = [](bool deterministic) {
+    return [deterministic] {
+      Context ctx = Context::cuda(0);
+      ctx.set_deterministic(deterministic);
+      return ctx;
+    };
+  };
+  return {{"cuda", make(true), [](const OpCase&) { return true; }},
+          {"fast", make(false), [](const OpCase& op) { return op.op == "attention"; }, false}};
 }
 
 }  // namespace carope::test
