@@ -45,7 +45,7 @@ enum class Purpose : std::uint8_t {
 /// All memory of a forward and a backward pass over [B, T] tokens, planned once.
 struct Activations {
   Activations(const GptConfig& config, const PositionEncoding& encoding, std::int64_t batch,
-              std::int64_t length, Purpose purpose, Device device);
+              std::int64_t length, Purpose purpose, Device device, DType compute);
 
   Purpose purpose;
   std::int64_t batch, length;
@@ -55,6 +55,7 @@ struct Activations {
   Tensor final_residual;  // [N, C]
   Normed final_normed;    // [N, C]
   Tensor losses;          // [N]
+  Tensor total_loss;      // [1] f64, over as many batches as a step has
 
   std::size_t bytes() const { return arena_.bytes(); }
 
@@ -65,7 +66,7 @@ struct Activations {
 /// What a model remembers of the tokens it has seen, when a sequence comes in pieces.
 struct DecodeState {
   DecodeState(const GptConfig& config, const PositionEncoding& encoding, std::int64_t batch,
-              std::int64_t capacity, Device device);
+              std::int64_t capacity, Device device, DType compute);
 
   struct Layer {
     KeyValueCache cache;

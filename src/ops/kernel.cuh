@@ -33,6 +33,11 @@ T* data_of(const Tensor& tensor) {
   return static_cast<T*>(tensor.raw());
 }
 
+/// Whether 16-byte accesses may start at the tensor's first element.
+inline bool is_aligned(const Tensor& tensor) {
+  return reinterpret_cast<std::uintptr_t>(tensor.raw()) % 16 == 0;
+}
+
 /// Calls visit(T{}) with the element type of an activation: float or bf16.
 template <class Visit>
 void visit_float(DType dtype, const Visit& visit) {
