@@ -74,6 +74,46 @@ TEST(Context, RefusesImpossibleThreads) {
   EXPECT_GE(Context::cpu().threads(), 1);
 }
 
+struct Plans {
+  explicit Plans(const Context& ctx) : threads(ctx.threads()) {}
+  int threads;
+  std::shared_ptr<int> lent = std::make_shared<int>(0);
+};
+
+struct OtherPlans : Plans {
+  using Plans::Plans;
+};
+
+TEST(Context, KeepsOneStateOfAType) {
+  std::weak_ptr<int> lent;
+  {
+    Context first = Context::cpu(3);
+    Plans& plans = first.state<Plans>();
+    EXPECT_EQ(plans.threads, 3);
+    EXPECT_EQ(&first.state<Plans>(), &plans);
+    EXPECT_NE(static_cast<Plans*>(&first.state<OtherPlans>()), &plans);
+    EXPECT_NE(&Context::cpu(3).state<Plans>(), &plans);
+    lent = plans.lent;
+    Context moved = std::move(first);
+    EXPECT_EQ(&moved.state<Plans>(), &plans);
+    EXPECT_FALSE(lent.expired());
+  }
+  EXPECT_TRUE(lent.expired());
+}
+
+TEST(Context, TriesAgainToMakeAStateThatCouldNotBeMade) {
+  struct Picky {
+    explicit Picky(const Context& ctx) {
+      check<DeviceError>(!ctx.deterministic(), "no deterministic kernel");
+    }
+  };
+  Context ctx = Context::cpu(1);
+  EXPECT_TRUE(ctx.deterministic());
+  EXPECT_THROW(ctx.state<Picky>(), DeviceError);
+  ctx.set_deterministic(false);
+  EXPECT_NO_THROW(ctx.state<Picky>());
+}
+
 TEST(Context, WithoutAGpuSaysSo) {
   if (!cuda::devices().empty()) {
     GTEST_SKIP() << "a GPU is present";

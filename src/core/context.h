@@ -1,6 +1,9 @@
 #pragma once
 
 #include <memory>
+#include <typeindex>
+#include <unordered_map>
+#include <utility>
 
 #include "core/memory.h"
 #include "core/tensor.h"
@@ -25,13 +28,31 @@ class Context {
   /// kept, so a repeated step allocates nothing.
   Tensor scratch(const TensorSpec& spec);
 
+  /// Whether equal inputs must give equal bits on every run, also where a faster kernel would not.
+  bool deterministic() const { return deterministic_; }
+  void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
+
+  /// The one T of this context: what kernels build once and use in every call, such as a library's
+  /// handle and plans. Made as T(const Context&) on first use and given back before the stream is;
+  /// T may keep the device and the stream, not the context, which can be moved.
+  template <class T>
+  T& state() {
+    std::shared_ptr<void>& kept = states_[typeid(T)];
+    if (!kept) {
+      kept = std::make_shared<T>(std::as_const(*this));
+    }
+    return *static_cast<T*>(kept.get());
+  }
+
  private:
   Context(Device device, int threads) : device_(device), threads_(threads) {}
 
   Device device_;
   int threads_;
+  bool deterministic_ = true;
   std::shared_ptr<void> stream_;
   Memory scratch_;
+  std::unordered_map<std::type_index, std::shared_ptr<void>> states_;  // ends before the stream
 };
 
 /// Fills with zero bytes, in the order of the context's operations.
