@@ -19,6 +19,11 @@ std::uint64_t hash(const std::string& text) {
   return value;
 }
 
+/// A sequence that comes in pieces must not show where it was cut.
+Rounding rounding_with(const DecodeState* state) {
+  return state == nullptr ? Rounding::kAsFastest : Rounding::kByRow;
+}
+
 double mean_loss(const Tensor& losses, std::int64_t count) {
   double sum = 0.0;
   for (std::int64_t n = 0; n < losses.size(); ++n) {
@@ -170,19 +175,21 @@ void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Ac
   const BlockWeights& w = weights_.blocks[layer];
   BlockActivations& b = a.blocks[layer];
   const Tensor& branch = a.shared.branch;
+  const Rounding rounding = rounding_with(state);
 
-  linear(ctx, b.normed_in.y, w.qkv.weight, w.qkv.bias, b.qkv);
+  linear(ctx, b.normed_in.y, w.qkv.weight, w.qkv.bias, b.qkv, rounding);
   encoding_->rotate(ctx, seq, view(layer, a, state), b.qkv);
   if (state == nullptr) {
     attention(ctx, attention_, seq, b.qkv, b.attended, b.logsumexp);
   } else {
     attention_cached(ctx, attention_, seq, b.qkv, state->layers[layer].cache, b.attended);
   }
-  linear(ctx, b.attended, w.attention_out.weight, w.attention_out.bias, branch);
+  linear(ctx, b.attended, w.attention_out.weight, w.attention_out.bias, branch, rounding);
   add_norm(ctx, b.residual, branch, w.mlp_norm, b.residual_mid, b.normed_mid);
 
-  linear_gelu(ctx, b.normed_mid.y, w.mlp_in.weight, w.mlp_in.bias, b.mlp_pre, b.mlp_hidden);
-  linear(ctx, b.mlp_hidden, w.mlp_out.weight, w.mlp_out.bias, branch);
+  linear_gelu(ctx, b.normed_mid.y, w.mlp_in.weight, w.mlp_in.bias, b.mlp_pre, b.mlp_hidden,
+              rounding);
+  linear(ctx, b.mlp_hidden, w.mlp_out.weight, w.mlp_out.bias, branch, rounding);
   if (layer + 1 < a.blocks.size()) {
     BlockActivations& next = a.blocks[layer + 1];
     add_norm(ctx, b.residual_mid, branch, weights_.blocks[layer + 1].attention_norm, next.residual,
@@ -201,7 +208,7 @@ Tensor Gpt::gate_logits(std::size_t layer, const Activations& a) const {
 void Gpt::logits(Context& ctx, const Activations& a, const Tensor& logits) const {
   const Tensor& hidden = a.final_normed.y;
   linear(ctx, hidden.slice_rows(hidden.rows() - logits.rows(), hidden.rows()), weights_.embedding,
-         {}, logits);
+         {}, logits, Rounding::kByRow);
 }
 
 double Gpt::loss(Context& ctx, const Batch& batch, Activations& a, DecodeState* state) const {
@@ -210,7 +217,8 @@ double Gpt::loss(Context& ctx, const Batch& batch, Activations& a, DecodeState* 
                         .weight = weights_.embedding,
                         .targets = batch.targets,
                         .losses = a.losses,
-                        .logits = a.shared.logits});
+                        .logits = a.shared.logits,
+                        .rounding = rounding_with(state)});
   return mean_loss(a.losses, count_targets(batch.targets));
 }
 

@@ -30,20 +30,20 @@ void check_bias(const Tensor& bias, const Tensor& weight) {
 }  // namespace
 
 void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-            const Tensor& y) {
+            const Tensor& y, Rounding rounding) {
   check_layer(x, weight, y);
   check_bias(bias, weight);
   require_cpu(ctx, "linear");
-  cpu::linear(ctx, x, weight, bias, y);
+  cpu::linear(ctx, x, weight, bias, y, rounding);
 }
 
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                 const Tensor& pre, const Tensor& y) {
+                 const Tensor& pre, const Tensor& y, Rounding rounding) {
   check_layer(x, weight, y);
   check_bias(bias, weight);
   check_shape(pre, y.shape(), "the input of the GELU");
   require_cpu(ctx, "linear_gelu");
-  cpu::linear_gelu(ctx, x, weight, bias, pre, y);
+  cpu::linear_gelu(ctx, x, weight, bias, pre, y, rounding);
 }
 
 void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& dx,
