@@ -39,6 +39,13 @@ void add_compute_options(CLI::App& command, ComputeOptions& options) {
   command.add_option("--threads", options.threads, "threads of the CPU; by default all");
 }
 
+void add_recompute_option(CLI::App& command, ComputeOptions& options) {
+  command.add_flag(
+      "--recompute", options.recompute,
+      "compute GELUs and norms again in the backward pass instead of keeping them: less "
+      "memory, more time");
+}
+
 Context open_context(const ComputeOptions& options) {
   const bool gpu = options.device == "auto" ? !cuda::devices().empty() : options.device != "cpu";
   Context ctx = gpu ? Context::cuda(options.device == "auto" ? 0 : cuda_index(options.device))
@@ -47,6 +54,7 @@ Context open_context(const ComputeOptions& options) {
                      "--precision bf16 needs a GPU; leave it out, or give --device cuda");
   ctx.set_compute(gpu && options.precision != "fp32" ? DType::kBF16 : DType::kF32);
   ctx.set_deterministic(options.deterministic);
+  ctx.set_recompute(options.recompute);
   return ctx;
 }
 

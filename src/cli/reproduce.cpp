@@ -115,6 +115,7 @@ void add_reproduce(CLI::App& app) {
   command->add_option("--seeds", options->seeds, "runs of each encoding, which differ in the seed")
       ->capture_default_str();
   add_compute_options(*command, options->compute);
+  add_recompute_option(*command, options->compute);
   const auto overrides = RunOptions::add_overrides(*command);
   command->callback([options, overrides] { reproduce(*options, *overrides); });
 }

@@ -44,6 +44,7 @@ void add_train(CLI::App& app) {
   command->add_option("--out", options->folder, "folder of the run")->required();
   command->add_flag("--resume", options->resume, "go on from the folder's newest checkpoint");
   add_compute_options(*command, options->compute);
+  add_recompute_option(*command, options->compute);
   const auto run = RunOptions::add(*command);
   command->callback([options, run] { train(*options, run->settings()); });
 }

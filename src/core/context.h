@@ -32,6 +32,10 @@ class Context {
   DType compute() const { return compute_; }
   void set_compute(DType compute) { compute_ = compute; }
 
+  /// Whether a training step trades time for memory; see Purpose::kRecomputing.
+  bool recompute() const { return recompute_; }
+  void set_recompute(bool recompute) { recompute_ = recompute; }
+
   /// Whether equal inputs must give equal bits on every run, also where a faster kernel would not.
   bool deterministic() const { return deterministic_; }
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
@@ -54,6 +58,7 @@ class Context {
   Device device_;
   int threads_;
   DType compute_ = DType::kF32;
+  bool recompute_ = false;
   bool deterministic_ = false;
   std::shared_ptr<void> stream_;
   Memory scratch_;

@@ -14,15 +14,23 @@ std::vector<Tensor> take_all(Arena& arena, const std::vector<TensorSpec>& specs)
   return tensors;
 }
 
-Normed take_normed(Arena& arena, std::int64_t rows, std::int64_t width, DType compute) {
-  return {.y = arena.take({{rows, width}, compute}),
+/// `y` is where the result goes, if somebody else has room for it.
+Normed take_normed(Arena& arena, std::int64_t rows, std::int64_t width, DType compute,
+                   const Tensor& y = {}) {
+  return {.y = y ? y : arena.take({{rows, width}, compute}),
           .mean = arena.take({rows}),
           .rstd = arena.take({rows})};
 }
 
-/// How many rows of logits exist at once: few enough to stay in the cache where the vocabulary is
-/// small, and enough to keep a matrix product busy where it is large.
-std::int64_t logit_rows(std::int64_t rows, std::int64_t vocabulary) {
+/// How many rows of logits exist at once. On the CPU, few enough to stay in the cache where the
+/// vocabulary is small, and enough to keep a matrix product busy where it is large. On a GPU, as
+/// many as 2 GiB of bf16 hold, in equal parts: each part adds to the gradient of the whole table.
+std::int64_t logit_rows(std::int64_t rows, std::int64_t vocabulary, Device device) {
+  if (device.kind == DeviceKind::kCuda) {
+    constexpr std::int64_t kMost = std::int64_t{1} << 30;
+    const std::int64_t parts = (rows * vocabulary + kMost - 1) / kMost;
+    return (rows + parts - 1) / parts;
+  }
   constexpr std::int64_t kElements = std::int64_t{2} << 20;
   constexpr std::int64_t kFewest = 256;
   return std::min(rows, std::max(kFewest, kElements / vocabulary));
@@ -37,24 +45,30 @@ Activations::Activations(const GptConfig& config, const PositionEncoding& encodi
   const Sequence seq{.batch = batch, .length = length};
   const std::int64_t rows = seq.tokens();
   const std::int64_t width = config.width;
-  const bool training = purpose == Purpose::kTraining;
+  const bool training = purpose != Purpose::kInference;
 
   const auto block = [&](Arena& arena, const Tensor& residual) {
     return BlockActivations{
         .residual = residual,
-        .normed_in = take_normed(arena, rows, width, compute),
+        .normed_in = take_normed(arena, rows, width, compute, shared.normed),
         .qkv = arena.take({{rows, 3 * width}, compute}),
         .position = take_all(arena, encoding.saved(seq)),
         .attended = arena.take({{rows, width}, compute}),
         .logsumexp = arena.take({batch, config.heads, length}),
         .residual_mid = training ? arena.take({{rows, width}, compute}) : residual,
-        .normed_mid = take_normed(arena, rows, width, compute),
+        .normed_mid = take_normed(arena, rows, width, compute, shared.normed),
         .mlp_pre = arena.take({{rows, 4 * width}, compute}),
-        .mlp_hidden = arena.take({{rows, 4 * width}, compute})};
+        .mlp_hidden =
+            shared.mlp_hidden ? shared.mlp_hidden : arena.take({{rows, 4 * width}, compute})};
   };
 
   arena_ = Arena::plan(device, [&](Arena& arena) {
     embedding = arena.take({{rows, width}, compute});
+    shared = {};
+    if (purpose == Purpose::kRecomputing) {
+      shared.normed = arena.take({{rows, width}, compute});
+      shared.mlp_hidden = arena.take({{rows, 4 * width}, compute});
+    }
     blocks.clear();
     if (training) {
       for (std::int64_t layer = 0; layer < config.layers; ++layer) {
@@ -72,10 +86,9 @@ Activations::Activations(const GptConfig& config, const PositionEncoding& encodi
     final_normed = take_normed(arena, rows, width, compute);
     losses = arena.take({rows});
     total_loss = arena.take({{1}, DType::kF64});
-    shared = {};
     shared.branch = arena.take({{rows, width}, compute});
     // What is sampled from or scored comes unrounded; a training step reads and writes its logits.
-    shared.logits = arena.take({{logit_rows(rows, config.vocabulary), config.vocabulary},
+    shared.logits = arena.take({{logit_rows(rows, config.vocabulary, device), config.vocabulary},
                                 training ? compute : DType::kF32});
     shared.position = take_all(arena, encoding.workspace(seq));
     if (training) {

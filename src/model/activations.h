@@ -27,6 +27,8 @@ struct BlockActivations {
 /// Memory that every block uses in turn.
 struct SharedActivations {
   Tensor branch;                 // [N, C] what a block adds to the residual
+  Tensor normed;                 // [N, C] the norms' results, where blocks do not keep them
+  Tensor mlp_hidden;             // [N, 4C] likewise
   Tensor logits;                 // [rows of a chunk, V]
   std::vector<Tensor> position;  // the encoding's workspace()
   Tensor dresidual;              // [N, C]
@@ -38,8 +40,9 @@ struct SharedActivations {
 };
 
 enum class Purpose : std::uint8_t {
-  kTraining,   // every block keeps its activations
-  kInference,  // all blocks share one set
+  kTraining,     // every block keeps its activations
+  kRecomputing,  // as in training, but blocks share what the backward pass can cheaply make again
+  kInference,    // all blocks share one set
 };
 
 /// All memory of a forward and a backward pass over [B, T] tokens, planned once.

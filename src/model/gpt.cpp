@@ -20,6 +20,11 @@ std::uint64_t hash(const std::string& text) {
   return value;
 }
 
+/// A sequence that comes in pieces must not show where it was cut.
+Rounding rounding_with(const DecodeState* state) {
+  return state == nullptr ? Rounding::kAsFastest : Rounding::kByRow;
+}
+
 /// The factor of a loss's sum that makes it a mean.
 double mean_scale(const Batch& batch) {
   return 1.0 / static_cast<double>(std::max<std::int64_t>(batch.counted(), 1));
@@ -189,19 +194,21 @@ void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Ac
   const BlockWeights& w = weights_.blocks[layer];
   BlockActivations& b = a.blocks[layer];
   const Tensor& branch = a.shared.branch;
+  const Rounding rounding = rounding_with(state);
 
-  linear(ctx, b.normed_in.y, w.qkv.weight, w.qkv.bias, b.qkv);
+  linear(ctx, b.normed_in.y, w.qkv.weight, w.qkv.bias, b.qkv, rounding);
   encoding_->rotate(ctx, seq, view(layer, a, state), b.qkv);
   if (state == nullptr) {
     attention(ctx, attention_, seq, b.qkv, b.attended, b.logsumexp);
   } else {
     attention_cached(ctx, attention_, seq, b.qkv, state->layers[layer].cache, b.attended);
   }
-  linear(ctx, b.attended, w.attention_out.weight, w.attention_out.bias, branch);
+  linear(ctx, b.attended, w.attention_out.weight, w.attention_out.bias, branch, rounding);
   add_norm(ctx, b.residual, branch, w.mlp_norm, b.residual_mid, b.normed_mid);
 
-  linear_gelu(ctx, b.normed_mid.y, w.mlp_in.weight, w.mlp_in.bias, b.mlp_pre, b.mlp_hidden);
-  linear(ctx, b.mlp_hidden, w.mlp_out.weight, w.mlp_out.bias, branch);
+  linear_gelu(ctx, b.normed_mid.y, w.mlp_in.weight, w.mlp_in.bias, b.mlp_pre, b.mlp_hidden,
+              rounding);
+  linear(ctx, b.mlp_hidden, w.mlp_out.weight, w.mlp_out.bias, branch, rounding);
   if (layer + 1 < a.blocks.size()) {
     BlockActivations& next = a.blocks[layer + 1];
     add_norm(ctx, b.residual_mid, branch, weights_.blocks[layer + 1].attention_norm, next.residual,
@@ -212,7 +219,7 @@ void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Ac
 }
 
 Tensor Gpt::gate_logits(std::size_t layer, const Activations& a) const {
-  check<ShapeError>(a.purpose == Purpose::kTraining,
+  check<ShapeError>(a.purpose != Purpose::kInference,
                     "the layers' gates need activations planned for training");
   return encoding_->gate_logits(view(layer, a, nullptr));
 }
@@ -220,7 +227,7 @@ Tensor Gpt::gate_logits(std::size_t layer, const Activations& a) const {
 void Gpt::logits(Context& ctx, const Activations& a, const Tensor& logits) const {
   const Tensor& hidden = a.final_normed.y;
   linear(ctx, hidden.slice_rows(hidden.rows() - logits.rows(), hidden.rows()), weights_.embedding,
-         {}, logits);
+         {}, logits, Rounding::kByRow);
 }
 
 double Gpt::loss(Context& ctx, const Batch& batch, Activations& a, DecodeState* state) const {
@@ -229,7 +236,8 @@ double Gpt::loss(Context& ctx, const Batch& batch, Activations& a, DecodeState* 
                         .weight = weights_.embedding,
                         .targets = batch.targets,
                         .losses = a.losses,
-                        .logits = a.shared.logits});
+                        .logits = a.shared.logits,
+                        .rounding = rounding_with(state)});
   return read_mean_loss(ctx, batch, a);
 }
 
@@ -248,7 +256,7 @@ double Gpt::loss_and_gradients(Context& ctx, const Batch& batch, Activations& a,
 }
 
 void Gpt::gradients(Context& ctx, const Batch& batch, Activations& a, Write write, double scale) {
-  check<ShapeError>(a.purpose == Purpose::kTraining,
+  check<ShapeError>(a.purpose != Purpose::kInference,
                     "gradients need activations planned for training");
   const double mean = scale * mean_scale(batch);
   forward(ctx, batch.seq, batch.tokens, a);
@@ -298,9 +306,16 @@ void Gpt::block_backward(Context& ctx, const Sequence& seq, std::size_t layer, A
   const BlockWeights& dw = gradients_.blocks[layer];
   const BlockActivations& b = a.blocks[layer];
   const SharedActivations& s = a.shared;  // s.dresidual is the gradient of both branches' sums
+  const bool again = a.purpose == Purpose::kRecomputing;  // what the blocks did not keep
 
+  if (again) {
+    gelu(ctx, b.mlp_pre, b.mlp_hidden);
+  }
   linear_backward_weight(ctx, b.mlp_hidden, s.dresidual, dw.mlp_out.weight, dw.mlp_out.bias, write);
   linear_backward_gelu(ctx, s.dresidual, w.mlp_out.weight, b.mlp_pre, s.dmlp);
+  if (again) {
+    layer_norm(ctx, b.residual_mid, w.mlp_norm, b.normed_mid);
+  }
   linear_backward_weight(ctx, b.normed_mid.y, s.dmlp, dw.mlp_in.weight, dw.mlp_in.bias, write);
   linear_backward_input(ctx, s.dmlp, w.mlp_in.weight, s.dnormed, Write::kOverwrite);
   norm_backward(ctx, {.dy = s.dnormed,
@@ -320,6 +335,9 @@ void Gpt::block_backward(Context& ctx, const Sequence& seq, std::size_t layer, A
                       .logsumexp = b.logsumexp,
                       .dout = s.dattended,
                       .dqkv = s.dqkv});
+  if (again) {
+    layer_norm(ctx, b.residual, w.attention_norm, b.normed_in);
+  }
   encoding_->rotate_backward(
       ctx, seq, view(layer, a, nullptr), b.qkv, s.dqkv,
       {.weights = dw.position, .write = write, .dhidden = s.dnormed, .dembedding = s.dembedding});

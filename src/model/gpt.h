@@ -41,14 +41,15 @@ class Gpt {
   DecodeState plan_decoding(std::int64_t batch, std::int64_t capacity) const;
 
   /// Runs the blocks; the result is a.final_normed. With a decode state the tokens continue those
-  /// it has seen, and it then has seen them too.
+  /// it has seen, and it then has seen them too; a token's results are then the same bits however
+  /// the sequence is cut, and whichever others are in the batch.
   void forward(Context& ctx, const Sequence& given, const Tensor& tokens, Activations& a,
                DecodeState* state = nullptr) const;
   /// The logits [B, T, H] of the gate that set each token's frequency in a layer of the last
   /// forward(), as PositionEncoding::gate_logits() has them. Activations must be those of training:
   /// in inference all layers share one set.
   Tensor gate_logits(std::size_t layer, const Activations& a) const;
-  /// logits [R, V] of the last R of all N tokens of the last forward().
+  /// logits [R, V] of the last R of all N tokens of the last forward(), each row by itself.
   void logits(Context& ctx, const Activations& a, const Tensor& logits) const;
 
   /// The mean loss over the counted targets; a.losses has each token's. A decode state is as for

@@ -14,7 +14,7 @@ __device__ float gelu_tanh(float x) {
   constexpr float kSqrt2OverPi = 0.7978845608028654F;
   return tanhf(kSqrt2OverPi * (x + 0.044715F * x * x * x));
 }
-__device__ float gelu(float x) { return 0.5F * x * (1.0F + gelu_tanh(x)); }
+__device__ float gelu_of(float x) { return 0.5F * x * (1.0F + gelu_tanh(x)); }
 __device__ float gelu_derivative(float x) {
   constexpr float kSqrt2OverPi = 0.7978845608028654F;
   const float t = gelu_tanh(x);
@@ -60,7 +60,7 @@ void map(Context& ctx, const Tensor& x, const Tensor& y, const Function& functio
 }
 
 struct Gelu {
-  __device__ float operator()(float x, float /*y*/) const { return gelu(x); }
+  __device__ float operator()(float x, float /*y*/) const { return gelu_of(x); }
 };
 struct GeluGradient {
   __device__ float operator()(float x, float dy) const { return dy * gelu_derivative(x); }
@@ -185,8 +185,9 @@ struct WeightGradient {
 
 }  // namespace
 
+// On a GPU bits may depend on how many rows are computed together; `rounding` is the CPU's.
 void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-            const Tensor& y) {
+            const Tensor& y, Rounding /*rounding*/) {
   if (is_gate(x, weight)) {
     narrow_linear(ctx, x, weight, bias, y);
     return;
@@ -200,7 +201,7 @@ void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& b
 }
 
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                 const Tensor& pre, const Tensor& y) {
+                 const Tensor& pre, const Tensor& y, Rounding rounding) {
   auto& plans = ctx.state<MatmulPlans>();
   Matmul fused = forward_product(x, weight, y);
   fused.epilogue = bias ? Epilogue::kBiasGelu : Epilogue::kGelu;
@@ -208,12 +209,14 @@ void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tens
   fused.aux = pre;
   const auto together = [&] { return plans.run(ctx, fused); };
   const auto apart = [&] {
-    cuda::linear(ctx, x, weight, bias, pre);
+    cuda::linear(ctx, x, weight, bias, pre, rounding);
     map(ctx, pre, y, Gelu{});
     return true;
   };
   plans.faster(ctx, "gelu." + name_of(fused), together, apart);
 }
+
+void gelu(Context& ctx, const Tensor& pre, const Tensor& y) { map(ctx, pre, y, Gelu{}); }
 
 void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& dx,
                            Write write) {

@@ -34,7 +34,8 @@ Trainer::Trainer(Context& ctx, const RunConfig& config, std::filesystem::path fo
       lock_((make_folder(folder_), folder_)),
       model_(config.model, ctx.device(), ctx.compute()),
       optimizer_(model_.parameters(), config.optimizer),
-      activations_(model_.plan(config.train.micro_batch, config.model.length, Purpose::kTraining)) {
+      activations_(model_.plan(config.train.micro_batch, config.model.length,
+                               ctx.recompute() ? Purpose::kRecomputing : Purpose::kTraining)) {
   if (resume) {
     state_ = load_checkpoint(find_checkpoint(folder_), model_, optimizer_);
     saved_step_ = state_.step;

@@ -4,6 +4,7 @@
 
 #include "ops/adamw.h"
 #include "ops/rotary.h"
+#include "ops/rounding.h"
 #include "support/op_case.h"
 
 // One function an operation: the case for the given sizes.
@@ -14,6 +15,7 @@ struct LinearCase {
   bool bias = true;
   bool frozen = false;  // no gradient of the weight
   Write write = Write::kOverwrite;
+  Rounding rounding = Rounding::kAsFastest;
 };
 OpCase linear_case(const LinearCase& c);
 
@@ -23,6 +25,7 @@ struct MlpCase {
   bool bias = true;
   double scale = 1.0;  // of the input
   Write write = Write::kOverwrite;
+  Rounding rounding = Rounding::kAsFastest;
 };
 OpCase mlp_case(const MlpCase& c);
 

@@ -14,13 +14,15 @@ double product_flops(std::int64_t a, std::int64_t b, std::int64_t c) {
   return 2.0 * static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
 }
 
+const char* suffix(Rounding rounding) { return rounding == Rounding::kByRow ? "_by_row" : ""; }
+
 }  // namespace
 
 OpCase linear_case(const LinearCase& c) {
-  OpCase op{
-      .op = "linear",
-      .variant = fmt::format("rows{}_in{}_out{}{}{}{}", c.rows, c.in, c.out,
-                             c.bias ? "" : "_no_bias", c.frozen ? "_frozen" : "", suffix(c.write))};
+  OpCase op{.op = "linear",
+            .variant = fmt::format("rows{}_in{}_out{}{}{}{}{}", c.rows, c.in, c.out,
+                                   c.bias ? "" : "_no_bias", c.frozen ? "_frozen" : "",
+                                   suffix(c.write), suffix(c.rounding))};
   op.inputs = {
       {.name = "x", .shape = {c.rows, c.in}, .write = c.write},
       {.name = "weight", .shape = {c.out, c.in}, .differentiable = !c.frozen, .write = c.write}};
@@ -29,7 +31,7 @@ OpCase linear_case(const LinearCase& c) {
   }
   op.outputs = {{.name = "y", .shape = {c.rows, c.out}}};
   op.forward = [c](Context& ctx, const OpTensors& t) {
-    linear(ctx, t.in[0], t.in[1], c.bias ? t.in[2] : Tensor{}, t.out[0]);
+    linear(ctx, t.in[0], t.in[1], c.bias ? t.in[2] : Tensor{}, t.out[0], c.rounding);
   };
   op.backward = [c](Context& ctx, const OpTensors& t) {
     linear_backward_weight(ctx, t.in[0], t.d_out[0], t.d_in[1], c.bias ? t.d_in[2] : Tensor{},
@@ -46,10 +48,10 @@ OpCase linear_case(const LinearCase& c) {
 }
 
 OpCase mlp_case(const MlpCase& c) {
-  OpCase op{
-      .op = "mlp",
-      .variant = fmt::format("rows{}_width{}_hidden{}{}_scale{}{}", c.rows, c.width, c.hidden,
-                             c.bias ? "" : "_no_bias", static_cast<int>(c.scale), suffix(c.write))};
+  OpCase op{.op = "mlp",
+            .variant = fmt::format("rows{}_width{}_hidden{}{}_scale{}{}{}", c.rows, c.width,
+                                   c.hidden, c.bias ? "" : "_no_bias", static_cast<int>(c.scale),
+                                   suffix(c.write), suffix(c.rounding))};
   op.inputs = {{.name = "x", .shape = {c.rows, c.width}, .scale = c.scale},
                {.name = "weight_in", .shape = {c.hidden, c.width}, .write = c.write},
                {.name = "weight_out", .shape = {c.width, c.hidden}, .write = c.write},
@@ -62,8 +64,8 @@ OpCase mlp_case(const MlpCase& c) {
                 {.name = "y", .shape = {c.rows, c.width}}};
   op.saved = {{{c.rows, c.hidden}}};
   op.forward = [c](Context& ctx, const OpTensors& t) {
-    linear_gelu(ctx, t.in[0], t.in[1], c.bias ? t.in[4] : Tensor{}, t.out[0], t.out[1]);
-    linear(ctx, t.out[1], t.in[2], t.in[3], t.out[2]);
+    linear_gelu(ctx, t.in[0], t.in[1], c.bias ? t.in[4] : Tensor{}, t.out[0], t.out[1], c.rounding);
+    linear(ctx, t.out[1], t.in[2], t.in[3], t.out[2], c.rounding);
   };
   op.backward = [c](Context& ctx, const OpTensors& t) {
     const Tensor& d_pre = t.saved[0];
