@@ -33,6 +33,19 @@ T* data_of(const Tensor& tensor) {
   return static_cast<T*>(tensor.raw());
 }
 
+/// Whether 16-byte accesses may begin at each of these.
+template <class... Pointers>
+bool aligned16(const Pointers*... pointers) {
+  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+inline int multiprocessors(const Context& ctx) {
+  int count = 0;
+  CUDA_CHECK(
+      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ctx.device().index));
+  return count;
+}
+
 /// Calls visit(T{}) with the element type of an activation: float or bf16.
 template <class Visit>
 void visit_float(DType dtype, const Visit& visit) {
@@ -67,6 +80,33 @@ struct alignas(sizeof(T) * N) Vec {
 /// As many elements as one 16-byte access moves.
 template <class T>
 inline constexpr int kLanesOf = 16 / sizeof(T);
+
+/// N floats, by 16-byte accesses where N is a multiple of 4.
+template <int N>
+__device__ void load_floats(const float* from, float (&to)[N]) {
+  constexpr int kWidth = N % 4 == 0 ? 4 : 1;
+#pragma unroll
+  for (int i = 0; i < N; i += kWidth) {
+    const auto loaded = Vec<float, kWidth>::load(from + i);
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      to[i + k] = loaded.at[k];
+    }
+  }
+}
+template <int N>
+__device__ void store_floats(const float (&from)[N], float* to) {
+  constexpr int kWidth = N % 4 == 0 ? 4 : 1;
+#pragma unroll
+  for (int i = 0; i < N; i += kWidth) {
+    Vec<float, kWidth> stored;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      stored.at[k] = from[i + k];
+    }
+    stored.store(to + i);
+  }
+}
 
 template <class T>
 __device__ T warp_sum(T x) {
