@@ -8,7 +8,7 @@ namespace carope::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr std::int64_t kChunk = 8192;  // elements a block
+constexpr std::int64_t kChunk = 8192;                // elements a block
 constexpr std::size_t kParameterBytes = 4096 - 128;  // of a kernel, less what else it takes
 
 /// As many slots as one launch takes in its parameters. Chunks are numbered through all of them.
@@ -209,15 +209,15 @@ void adamw(Context& ctx, const Adamw& adamw, std::span<const AdamwSlot> slots, c
   const auto make = [&](const AdamwSlot& slot) {
     const bool aligned = aligned16(slot.value.raw(), slot.gradient.raw(), slot.first_moment.raw(),
                                    slot.second_moment.raw(), slot.rounded.raw());
-    return Parameter{.value = slot.value.f32(),
-                     .gradient = slot.gradient.f32(),
-                     .first_moment = slot.first_moment.f32(),
-                     .second_moment = slot.second_moment.f32(),
-                     .rounded = reinterpret_cast<bf16*>(
-                         slot.rounded ? slot.rounded.data<Bf16>() : nullptr),
-                     .size = slot.value.size(),
-                     .keep = 1.0F - adamw.learning_rate * slot.decay,
-                     .wide = aligned && slot.value.size() % 4 == 0};
+    return Parameter{
+        .value = slot.value.f32(),
+        .gradient = slot.gradient.f32(),
+        .first_moment = slot.first_moment.f32(),
+        .second_moment = slot.second_moment.f32(),
+        .rounded = reinterpret_cast<bf16*>(slot.rounded ? slot.rounded.data<Bf16>() : nullptr),
+        .size = slot.value.size(),
+        .keep = 1.0F - adamw.learning_rate * slot.decay,
+        .wide = aligned && slot.value.size() % 4 == 0};
   };
   in_batches(slots, make, [&](const Batch<Parameter>& batch) {
     update_parameters<<<batch.chunks, kThreads, 0, stream_of(ctx)>>>(batch, step);

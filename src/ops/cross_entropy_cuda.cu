@@ -72,9 +72,11 @@ __global__ void __launch_bounds__(kThreads, 2)
         if constexpr (kKeep) {
           kept[i] = loaded[u];
         }
+        float values[kWidth];
+        unpack(loaded[u], values);
 #pragma unroll
         for (int k = 0; k < kWidth; ++k) {
-          max = fmaxf(max, to_float(loaded[u].at[k]));
+          max = fmaxf(max, values[k]);
         }
       }
     }
@@ -82,9 +84,11 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       if (first + u * kThreads < parts) {
+        float values[kWidth];
+        unpack(loaded[u], values);
 #pragma unroll
         for (int k = 0; k < kWidth; ++k) {
-          seen.sum += exp_below(to_float(loaded[u].at[k]) - max);
+          seen.sum += exp_below(values[k] - max);
         }
       }
     }
@@ -99,12 +103,13 @@ __global__ void __launch_bounds__(kThreads, 2)
     const float factor = scale / sum;
 #pragma unroll kUnroll
     for (int i = threadIdx.x; i < parts; i += kThreads) {
-      Part part = kKeep ? kept[i] : Part::load(row + i * kWidth);
+      float values[kWidth];
+      unpack(kKeep ? kept[i] : Part::load(row + i * kWidth), values);
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
-        part.at[k] = from_float<T>(factor * exp_below(to_float(part.at[k]) - seen.max));
+        values[k] = factor * exp_below(values[k] - seen.max);
       }
-      part.store(row + i * kWidth);
+      pack<T>(values).store(row + i * kWidth);
     }
     if (threadIdx.x == target / kWidth % kThreads) {  // the thread that has just written it
       row[target] = from_float<T>(factor * exp_below(target_logit - seen.max) - scale);
@@ -141,8 +146,8 @@ bool is_wide(const Tensor& logits) {
 
 bool fits_shared(const Context& ctx, std::size_t bytes) {
   int limit = 0;
-  CUDA_CHECK(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                                    ctx.device().index));
+  CUDA_CHECK(
+      cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, ctx.device().index));
   return bytes + kReserve <= static_cast<std::size_t>(limit);
 }
 
