@@ -51,7 +51,7 @@ void map(Context& ctx, const Tensor& x, const Tensor& y, const Function& functio
           <<<blocks, kThreads, 0, stream_of(ctx)>>>(data_of<T>(x), data_of<T>(y), count, function);
       CUDA_CHECK_LAUNCH();
     };
-    if (count % kLanes == 0 && is_aligned(x) && is_aligned(y)) {
+    if (count % kLanes == 0 && aligned16(x.raw(), y.raw())) {
       launch(std::integral_constant<int, kLanes>{});
     } else {
       launch(std::integral_constant<int, 1>{});
