@@ -37,6 +37,12 @@ install_packages() {
   "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
+# Installs Python packages into build/python, a virtual environment that the build looks into.
+install_wheel() {
+  { [ -x build/python/bin/pip ] || python3 -m venv build/python; } &&
+    build/python/bin/pip install --quiet --retries 1 "$@"
+}
+
 # Makes sure that the build finds Arrow's library, which reads Parquet: where neither it nor pyarrow is there, gets
 # pyarrow into build/python. Not having it is no failure, since reading Parquet is optional.
 install_parquet() {
@@ -50,9 +56,37 @@ install_parquet() {
     fi
   done
   say "Installing pyarrow into build/python, for Arrow's library, which reads Parquet"
-  if ! { python3 -m venv build/python && build/python/bin/pip install --quiet --retries 1 pyarrow; }; then
-    rm -rf build/python
+  if ! install_wheel pyarrow; then
     say "No pyarrow could be had: the build will read no Parquet, and the tests of that will be skipped"
+  fi
+}
+
+# Whether a header lies in one of the folders.
+has_header() {
+  local header=$1 folder
+  shift
+  for folder in "$@"; do
+    if [ -e "$folder/$header" ]; then
+      return 0
+    fi
+  done
+  return 1
+}
+
+# Where nvcc and cuDNN are there, makes sure that the build finds the headers of cudnn-frontend, by which it uses cuDNN.
+# Not having them is no failure: the program has kernels of its own.
+install_cudnn_frontend() {
+  local nvcc toolkit
+  nvcc=$(command -v nvcc) || return 0
+  toolkit=$(dirname "$(dirname "$(readlink -f "$nvcc")")")/include
+  if ! has_header cudnn.h "$toolkit" /usr/include /usr/include/*-linux-gnu ||
+     has_header cudnn_frontend.h "$toolkit" /usr/include /usr/local/include build/python/lib/python3*/site-packages/include
+  then
+    return 0
+  fi
+  say "Installing nvidia-cudnn-frontend into build/python, for its headers, by which the build uses cuDNN"
+  if ! install_wheel --no-deps nvidia-cudnn-frontend; then
+    say "No nvidia-cudnn-frontend could be had: attention will use this program's own kernels"
   fi
 }
 

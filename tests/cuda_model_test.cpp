@@ -101,9 +101,7 @@ class CudaModel : public testing::TestWithParam<Param> {
   }
 
   DeviceModel on_cpu() const { return prepared(Context::cpu(), DType::kF32); }
-  DeviceModel on_cuda() const {
-    return prepared(cuda_contexts().front().make(), GetParam().compute);
-  }
+  DeviceModel on_cuda() const { return prepared(cuda_context(), GetParam().compute); }
 
   /// A model with numbers that bf16 can hold, so that all models start from the same ones.
   DeviceModel prepared(Context ctx, DType compute) const {

@@ -67,7 +67,7 @@ std::vector<Param> sweep() {
     for (std::size_t i = 0; i < cases().size(); ++i) {
       for (const DType activation : {DType::kF32, DType::kBF16}) {
         const OpCase& op = cases()[i].op;
-        if (contexts[context].concerns(op) && differs_in(activation, op)) {
+        if (contexts[context].concerns(op, activation) && differs_in(activation, op)) {
           params.push_back({i, activation, context});
         }
       }

@@ -163,41 +163,114 @@ TEST_P(EveryEncoding, PackedDocumentsEqualSeparateOnes) {
   }
 }
 
-TEST_P(EveryEncoding, PiecesEqualTheWholeSequence) {
-  constexpr std::int64_t kLength = 90;
-  RandomBatch data(2, kLength, 50);
-  Activations whole = model_.plan(2, kLength, Purpose::kInference);
-  model_.forward(ctx_, data.view().seq, data.view().tokens, whole);
-  const std::vector<float> expected = logits_of(ctx_, model_, whole);
+/// What comes out of sequences that are given in pieces.
+struct Decoded {
+  std::vector<std::vector<float>> logits;  // of every token, a row of the batch each
+  std::vector<std::vector<float>> losses;
+  std::vector<std::vector<std::uint32_t>> phases;
 
-  for (const std::vector<std::int64_t>& pieces :
-       {std::vector<std::int64_t>(kLength, 1), {kLength}, {64, 1, 25}, {1, 70, 19}}) {
-    DecodeState state = model_.plan_decoding(2, kLength);
-    std::vector<float> logits(expected.size());
-    std::int64_t seen = 0;
+  bool operator==(const Decoded&) const = default;
+};
+
+class EveryEncodingInPieces : public testing::TestWithParam<NamedOptions> {
+ protected:
+  static constexpr std::int64_t kLength = 150;  // past a tile of 128 keys
+  static constexpr std::int64_t kVocabulary = 50;
+
+  // Sizes that are no multiple of a vector.
+  EveryEncodingInPieces()
+      : model_({.layers = 3,
+                .heads = 2,
+                .width = 44,
+                .vocabulary = kVocabulary,
+                .length = kLength,
+                .encoding = GetParam().encoding,
+                .encoding_options = GetParam().options}) {
+    model_.initialise(5);
+    perturb(model_, 0.2);
+  }
+
+  /// Rows [first, last) of the data as a batch.
+  Decoded decode(const std::vector<std::int64_t>& pieces, std::size_t first, std::size_t last,
+                 int threads = 2) const {
+    Context ctx = Context::cpu(threads);
+    const std::size_t rows = last - first;
+    const auto batch = static_cast<std::int64_t>(rows);
+    DecodeState state = model_.plan_decoding(batch, kLength);
+    Decoded decoded{std::vector<std::vector<float>>(rows), std::vector<std::vector<float>>(rows),
+                    std::vector<std::vector<std::uint32_t>>(rows)};
     for (const std::int64_t length : pieces) {
-      RandomBatch piece(2, length, 50);
-      for (std::int64_t b = 0; b < 2; ++b) {
-        std::copy_n(data.tokens.begin() + b * kLength + seen, length,
-                    piece.tokens.begin() + b * length);
+      RandomBatch piece(batch, length, kVocabulary);
+      for (std::int64_t b = 0; b < batch; ++b) {
+        const std::int64_t from = (static_cast<std::int64_t>(first) + b) * kLength + state.seen;
+        std::copy_n(data_.tokens.begin() + from, length, piece.tokens.begin() + b * length);
+        std::copy_n(data_.targets.begin() + from, length, piece.targets.begin() + b * length);
       }
-      Activations a = model_.plan(2, length, Purpose::kInference);
-      model_.forward(ctx_, piece.view().seq, piece.view().tokens, a, &state);
-      const std::vector<float> part = logits_of(ctx_, model_, a);
-      for (std::int64_t b = 0; b < 2; ++b) {
-        std::copy_n(part.begin() + b * length * 50, length * 50,
-                    logits.begin() + (b * kLength + seen) * 50);
-      }
-      seen += length;
+      Activations a = model_.plan(batch, length, Purpose::kInference);
+      model_.loss(ctx, piece.view(), a, &state);
+      append(logits_of(ctx, model_, a), decoded.logits);
+      append(values_of(a.losses), decoded.losses);
     }
     EXPECT_EQ(state.seen, kLength);
-    EXPECT_LT((relative_error<float, float>(logits, expected)), kTolerance.forward)
-        << pieces.size() << " pieces";
+    for (const DecodeState::Layer& layer : state.layers) {
+      for (const Tensor& tensor : layer.position) {
+        append(std::span(tensor.data<std::uint32_t>(), static_cast<std::size_t>(tensor.size())),
+               decoded.phases);
+      }
+    }
+    return decoded;
+  }
+
+  /// Deals out values, as many a row.
+  template <class Values, class T>
+  static void append(const Values& values, std::vector<std::vector<T>>& rows) {
+    const std::size_t width = values.size() / rows.size();
+    for (std::size_t row = 0; row < rows.size(); ++row) {
+      rows[row].insert(rows[row].end(), values.begin() + row * width,
+                       values.begin() + (row + 1) * width);
+    }
+  }
+
+  Gpt model_;
+  RandomBatch data_{2, kLength, kVocabulary};
+};
+
+TEST_P(EveryEncodingInPieces, AreTheBitsOfTheWholeSequence) {
+  const Decoded whole = decode({kLength}, 0, 2);
+  EXPECT_NE(whole.losses[0], whole.losses[1]);
+  for (const std::vector<std::int64_t>& pieces : {std::vector<std::int64_t>(kLength, 1),
+                                                  {64, 1, 85},
+                                                  {1, 70, 63, 16},
+                                                  {128, 22},
+                                                  {3, 2, 5, 130, 4, 6}}) {
+    EXPECT_EQ(decode(pieces, 0, 2), whole) << pieces.size() << " pieces";
+  }
+  EXPECT_EQ(decode({7, 90, 53}, 0, 2, 1), whole) << "on one thread";
+  for (const std::size_t row : {0, 1}) {
+    const Decoded alone = decode({100, 50}, row, row + 1);
+    EXPECT_EQ(alone.logits.front(), whole.logits[row]);
+    EXPECT_EQ(alone.losses.front(), whole.losses[row]);
+    EXPECT_EQ(alone.phases.front(), whole.phases[row]);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Encodings, EveryEncoding, testing::ValuesIn(all_encodings()),
-                         [](const auto& info) { return info.param.name; });
+TEST_P(EveryEncodingInPieces, EqualAPassWithoutAState) {
+  Context ctx = Context::cpu(2);
+  Activations a = model_.plan(2, kLength, Purpose::kInference);
+  model_.loss(ctx, data_.view(), a);
+  std::vector<std::vector<float>> losses(2);
+  append(values_of(a.losses), losses);
+  const Decoded decoded = decode({1, 70, 63, 16}, 0, 2);
+  for (const std::size_t row : {0, 1}) {
+    EXPECT_LT((relative_error<float, float>(decoded.losses[row], losses[row])), kTolerance.forward);
+  }
+}
+
+const auto kName = [](const auto& info) { return info.param.name; };
+
+INSTANTIATE_TEST_SUITE_P(Encodings, EveryEncoding, testing::ValuesIn(all_encodings()), kName);
+INSTANTIATE_TEST_SUITE_P(Encodings, EveryEncodingInPieces, testing::ValuesIn(all_encodings()),
+                         kName);
 
 }  // namespace
 }  // namespace carope::test

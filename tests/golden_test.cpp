@@ -128,7 +128,7 @@ class Golden : public testing::TestWithParam<std::tuple<std::string, DeviceKind>
 
   DeviceModel make_model() const {
     const bool cuda = std::get<DeviceKind>(GetParam()) == DeviceKind::kCuda;
-    DeviceModel model(config_, cuda ? cuda_contexts().front().make() : Context::cpu(2));
+    DeviceModel model(config_, cuda ? cuda_context() : Context::cpu(2));
     model.change_parameters([&](const Parameter& parameter, std::vector<float>& values) {
       const Init range = range_of(parameter.spec.name, config_.width / config_.heads);
       for (std::size_t i = 0; i < values.size(); ++i) {

@@ -3,6 +3,8 @@
 
 #include <map>
 
+#include "core/random.h"
+#include "ops/linear.h"
 #include "support/cases.h"
 #include "support/compare.h"
 #include "support/ledger.h"
@@ -103,6 +105,48 @@ TEST_P(OpsOnThreads, SameBitsAsOnOneThread) {
     const std::string& name =
         i < op().outputs.size() ? op().outputs[i].name : op().inputs[i - op().outputs.size()].name;
     EXPECT_TRUE(same_bits(one[i], several[i])) << name;
+  }
+}
+
+TEST(Rounding, ByRowGivesARowTheSameBitsWhicheverRowsComeWithIt) {
+  constexpr std::int64_t kMost = 71;
+  const auto values = [](std::int64_t count, std::uint64_t seed) {
+    std::vector<float> values(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<float>(Philox(seed, 1).normal(i));
+    }
+    return values;
+  };
+  Context ctx = Context::cpu(2);
+  for (const auto& [in, out] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {1, 1}, {7, 70}, {16, 3}, {29, 130}, {64, 701}, {1100, 6}}) {
+    auto x = values(kMost * in, 1);
+    auto weight = values(out * in, 2);
+    auto bias = values(out, 3);
+    const Tensor rows = Tensor::of(x, {kMost, in});
+    const auto results = [&](std::int64_t begin, std::int64_t end) {
+      std::vector<float> pre(static_cast<std::size_t>((end - begin) * out));
+      std::vector<float> y(pre.size());
+      std::vector<float> plain(pre.size());
+      const Shape shape{end - begin, out};
+      linear_gelu(ctx, rows.slice_rows(begin, end), Tensor::of(weight, {out, in}),
+                  Tensor::of(bias, {out}), Tensor::of(pre, shape), Tensor::of(y, shape),
+                  Rounding::kByRow);
+      linear(ctx, rows.slice_rows(begin, end), Tensor::of(weight, {out, in}), {},
+             Tensor::of(plain, shape), Rounding::kByRow);
+      return std::vector{pre, y, plain};
+    };
+    const auto whole = results(0, kMost);
+    for (const std::int64_t piece : {1, 2, 3, 5, 8, 64, 65}) {
+      for (std::int64_t begin = 0; begin < kMost; begin += piece) {
+        const std::int64_t end = std::min(kMost, begin + piece);
+        const auto part = results(begin, end);
+        for (std::size_t i = 0; i < part.size(); ++i) {
+          ASSERT_TRUE(same_bits(part[i], std::span(whole[i]).subspan(begin * out, part[i].size())))
+              << in << " to " << out << ", rows " << begin << " to " << end << ", result " << i;
+        }
+      }
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/compute.h"
 #include "cli/options.h"
 #include "core/file.h"
 #include "dist/launch.h"
@@ -21,7 +22,7 @@ struct EvalOptions {
   EvalConfig config;
   std::filesystem::path data;
   std::filesystem::path json;
-  int threads = 0;
+  ComputeOptions compute;
 };
 
 Table table_of_lengths(const EvalConfig& config, std::vector<std::string> header) {
@@ -122,7 +123,7 @@ void add_choice(CLI::App& command, const std::string& name, T& value, std::vecto
 
 void evaluate(const EvalOptions& options) {
   require_single_process(launch_from_environment());
-  Context ctx = Context::cpu(options.threads);
+  Context ctx = open_context(options.compute);
   const std::vector<Evaluation> evaluations =
       evaluate_checkpoints(ctx, options.checkpoints, options.config, options.data);
   print_perplexities(options, evaluations);
@@ -169,7 +170,7 @@ void add_eval(CLI::App& app) {
   command->add_option("--data", options->data,
                       "folder of token shards; by default that of the runs");
   command->add_option("--json", options->json, "write the results, with curves, to this file");
-  add_threads_option(*command, options->threads);
+  add_compute_options(*command, options->compute);
   command->callback([options] { evaluate(*options); });
 }
 

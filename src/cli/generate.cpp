@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/compute.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/streams.h"
@@ -22,7 +23,7 @@ struct GenerateOptions {
   std::string prompt, prompt_file, tokenizer;
   GenerateConfig config;
   bool ignore_end = false;
-  int threads = 0;
+  ComputeOptions compute;
 };
 
 std::string read_prompt(const GenerateOptions& options) {
@@ -57,8 +58,8 @@ void generate_text(const GenerateOptions& options) {
   config.allowed = known_tokens(tokenizer);
   config.end = options.ignore_end ? std::nullopt : tokenizer.end_of_text();
 
-  Context ctx = Context::cpu(options.threads);
-  const Gpt model(run.model, ctx.device());
+  Context ctx = open_context(options.compute);
+  const Gpt model(run.model, ctx.device(), ctx.compute());
   load_weights(checkpoint, model);
   const PoliteStop stop;
   WholeCharacters characters;
@@ -114,7 +115,7 @@ void add_generate(CLI::App& app) {
       ->transform(as_quantity())
       ->capture_default_str();
   command->add_flag("--ignore-end", options->ignore_end, "go on behind the end of the text");
-  add_threads_option(*command, options->threads);
+  add_compute_options(*command, options->compute);
   command->footer(
       "The tokenizer is by default the copy beside the run's data. Before the prompt the model "
       "reads\n<|endoftext|>, as before every text it was trained on; so an empty prompt begins a "

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/compute.h"
 #include "cli/options.h"
 #include "eval/gate.h"
 #include "model/statistics.h"
@@ -17,7 +18,7 @@ struct InspectOptions {
   std::filesystem::path checkpoint;
   std::filesystem::path data;
   std::int64_t tokens = 16'384;
-  int threads = 0;
+  ComputeOptions compute;
 };
 
 void print_parameters(const Gpt& model) {
@@ -49,8 +50,8 @@ void print_gate(const GateStatistics& gate) {
 void inspect(const InspectOptions& options) {
   const auto checkpoint = find_checkpoint(options.checkpoint);
   RunConfig config = saved_config(checkpoint);
-  Context ctx = Context::cpu(options.threads);
-  const Gpt model(config.model, ctx.device());
+  Context ctx = open_context(options.compute);
+  const Gpt model(config.model, ctx.device(), ctx.compute());
   load_weights(checkpoint, model);
   const RunState state = checkpoint_state(checkpoint);
   fmt::print(
@@ -90,7 +91,7 @@ void add_inspect(CLI::App& app) {
   command->add_option("--tokens", options->tokens, "of the text to look at the gate with")
       ->transform(as_quantity())
       ->capture_default_str();
-  add_threads_option(*command, options->threads);
+  add_compute_options(*command, options->compute);
   command->callback([options] { inspect(*options); });
 }
 

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/compute.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/run_options.h"
@@ -34,7 +35,7 @@ struct ReproduceOptions {
   std::vector<std::string> encodings;
   bool controls = false;
   int seeds = 1;
-  int threads = 0;
+  ComputeOptions compute;
 };
 
 /// What the options and settings describe.
@@ -63,7 +64,7 @@ void reproduce(const ReproduceOptions& options, const RunOptions& overrides) {
   if (config.folder.empty()) {
     config.folder = std::filesystem::path("runs") / options.preset;
   }
-  Context ctx = Context::cpu(options.threads);
+  Context ctx = open_context(options.compute);
   const std::size_t runs = plan_runs(config).size();
   const bool done =
       run_experiment(ctx, config, [&](Trainer& trainer, const PlannedRun& run, std::size_t index) {
@@ -113,7 +114,8 @@ void add_reproduce(CLI::App& app) {
       ->excludes("--controls");
   command->add_option("--seeds", options->seeds, "runs of each encoding, which differ in the seed")
       ->capture_default_str();
-  add_threads_option(*command, options->threads);
+  add_compute_options(*command, options->compute);
+  add_recompute_option(*command, options->compute);
   const auto overrides = RunOptions::add_overrides(*command);
   command->callback([options, overrides] { reproduce(*options, *overrides); });
 }

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/compute.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/run_options.h"
@@ -17,12 +18,12 @@ namespace {
 struct TrainOptions {
   std::filesystem::path folder;
   bool resume = false;
-  int threads = 0;
+  ComputeOptions compute;
 };
 
 void train(const TrainOptions& options, const Settings& settings) {
   require_single_process(launch_from_environment());
-  Context ctx = Context::cpu(options.threads);
+  Context ctx = open_context(options.compute);
   const RunConfig config =
       options.resume ? saved_config(find_checkpoint(options.folder)) : read_run(settings);
   require_same(config, settings, options.folder);
@@ -42,7 +43,8 @@ void add_train(CLI::App& app) {
   const auto options = std::make_shared<TrainOptions>();
   command->add_option("--out", options->folder, "folder of the run")->required();
   command->add_flag("--resume", options->resume, "go on from the folder's newest checkpoint");
-  add_threads_option(*command, options->threads);
+  add_compute_options(*command, options->compute);
+  add_recompute_option(*command, options->compute);
   const auto run = RunOptions::add(*command);
   command->callback([options, run] { train(*options, run->settings()); });
 }

@@ -54,4 +54,10 @@ void upload(Context& ctx, const void* from, const Tensor& to) {
   }
 }
 
+void wait(Context& ctx) {
+  if (ctx.device().kind == DeviceKind::kCuda) {
+    cuda::wait_for_stream(ctx.stream());
+  }
+}
+
 }  // namespace carope

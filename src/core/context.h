@@ -28,6 +28,14 @@ class Context {
   /// kept, so a repeated step allocates nothing.
   Tensor scratch(const TensorSpec& spec);
 
+  /// The type of a model's activations and of the weights in its matrix products; see Gpt.
+  DType compute() const { return compute_; }
+  void set_compute(DType compute) { compute_ = compute; }
+
+  /// Whether a training step trades time for memory; see Purpose::kRecomputing.
+  bool recompute() const { return recompute_; }
+  void set_recompute(bool recompute) { recompute_ = recompute; }
+
   /// Whether equal inputs must give equal bits on every run, also where a faster kernel would not.
   bool deterministic() const { return deterministic_; }
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
@@ -49,7 +57,9 @@ class Context {
 
   Device device_;
   int threads_;
-  bool deterministic_ = true;
+  DType compute_ = DType::kF32;
+  bool recompute_ = false;
+  bool deterministic_ = false;
   std::shared_ptr<void> stream_;
   Memory scratch_;
   std::unordered_map<std::type_index, std::shared_ptr<void>> states_;  // ends before the stream
@@ -60,5 +70,7 @@ void clear(Context& ctx, const Tensor& tensor);
 /// Copies from this process's memory, which may be reused at once, in the order of the context's
 /// operations.
 void upload(Context& ctx, const void* from, const Tensor& to);
+/// Waits until everything issued to the context is done.
+void wait(Context& ctx);
 
 }  // namespace carope

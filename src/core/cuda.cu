@@ -52,6 +52,10 @@ void upload_on_stream(void* stream, void* to, const void* from, std::size_t byte
       cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, static_cast<cudaStream_t>(stream)));
 }
 
+void wait_for_stream(void* stream) {
+  CUDA_CHECK(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)));
+}
+
 void clear(int device, void* data, std::size_t bytes) {
   const CurrentDevice current(device);
   CUDA_CHECK(cudaDeviceSynchronize());

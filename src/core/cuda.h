@@ -29,6 +29,7 @@ void* allocate(int device, std::size_t bytes);
 void release(int device, void* data) noexcept;
 void clear_on_stream(void* stream, void* data, std::size_t bytes);
 void upload_on_stream(void* stream, void* to, const void* from, std::size_t bytes);
+void wait_for_stream(void* stream);
 
 // These wait for everything issued to the device before, and until they are done.
 void clear(int device, void* data, std::size_t bytes);

@@ -19,6 +19,7 @@ struct ParameterSpec {
   Init init;
   bool decay = false;     // whether weight decay applies
   bool trainable = true;  // a frozen parameter has no gradient
+  bool rounds = false;    // whether a bf16 model computes with a bf16 copy of it
 };
 
 /// A parameter with its memory; `gradient` is empty where the parameter is frozen.

@@ -69,7 +69,7 @@ std::vector<Evaluation> evaluate_checkpoints(Context& ctx,
 
   std::vector<Evaluation> evaluations;
   for (const auto& [named, checkpoint, run] : candidates) {
-    const Gpt model(run.model, ctx.device());
+    const Gpt model(run.model, ctx.device(), ctx.compute());
     load_weights(checkpoint, model);
     EvalData tokens{.stream = stream, .documents = run.data.documents};
     if (manifest) {

@@ -87,12 +87,13 @@ std::optional<GateStatistics> measure_gate(Context& ctx, const Gpt& model, const
   GateStatistics gate{.layers = shape.layers, .heads = shape.heads, .pairs = shape.pairs()};
   Frequencies all(static_cast<std::size_t>(shape.layers),
                   std::vector<std::vector<double>>(static_cast<std::size_t>(shape.heads)));
+  DeviceBatch device_batch;
   const std::int64_t available = std::max<std::int64_t>(loader.windows() / rows, 1);
   const std::int64_t wanted = (tokens + batch.tokens.size() - 1) / batch.tokens.size();
   for (std::int64_t i = 0; i < std::min(available, wanted); ++i) {
     loader.fill(i, batch);
     append(batch, tokenizer, gate.passage);
-    const Batch view = rows_of(batch, 0, rows);
+    const Batch view = device_batch.upload(ctx, batch_of(batch), model.config().vocabulary);
     model.forward(ctx, view.seq, view.tokens, a);
     for (std::size_t layer = 0; layer < all.size(); ++layer) {
       append(model.gate_logits(layer, a), ctx.device(), all[layer]);

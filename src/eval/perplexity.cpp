@@ -158,13 +158,14 @@ class Scorer {
     const auto height = static_cast<std::int64_t>(rows.size());
     read(rows, offset, count);
     plan(height, count);
-    Batch batch{.seq = {.batch = height, .length = count},
-                .tokens = Tensor::of(tokens_, {height, count}),
-                .targets = Tensor::of(targets_, {height, count})};
+    Batch host{.seq = {.batch = height, .length = count},
+               .tokens = Tensor::of(tokens_, {height, count}),
+               .targets = Tensor::of(targets_, {height, count})};
     if (data_.documents) {
-      batch.seq.document_start = Tensor::of(document_start_, {height, count});
+      host.seq.document_start = Tensor::of(document_start_, {height, count});
     }
-    if (count_targets(batch.targets) > 0) {
+    const Batch batch = device_batch_.upload(ctx_, host, model_.config().vocabulary);
+    if (batch.counted() > 0) {
       model_.loss(ctx_, batch, *activations_, state);
     } else {
       model_.forward(ctx_, batch.seq, batch.tokens, *activations_, state);
@@ -193,8 +194,11 @@ class Scorer {
   }
 
   void add_losses(std::span<const Window> rows, std::size_t number, std::int64_t offset,
-                  std::int64_t count, Tally& tally) const {
-    const float* losses = activations_->losses.f32();
+                  std::int64_t count, Tally& tally) {
+    losses_.resize(rows.size() * static_cast<std::size_t>(count));
+    copy_to_host(losses_.data(), activations_->losses.raw(), losses_.size() * sizeof(float),
+                 ctx_.device());
+    const float* losses = losses_.data();
     for (std::size_t row = 0; row < rows.size(); ++row, losses += count) {
       for (std::int64_t t = std::max<std::int64_t>(rows[row].first - offset, 0); t < count; ++t) {
         const std::size_t unit = config_.resample == Resample::kDocuments
@@ -232,6 +236,8 @@ class Scorer {
   const EvalConfig& config_;
   std::vector<std::int64_t> document_begins_;
   std::vector<std::int32_t> tokens_, targets_, document_start_;
+  DeviceBatch device_batch_;
+  std::vector<float> losses_;
   std::optional<Activations> activations_;
   std::optional<DecodeState> state_;
 };

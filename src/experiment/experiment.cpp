@@ -120,7 +120,7 @@ std::size_t order_of(const Variant& variant) {
 
 /// Looks at the gate and at the perplexities of a run that has been trained.
 void score(Context& ctx, const PlannedRun& run) {
-  const Gpt model(run.config.model, ctx.device());
+  const Gpt model(run.config.model, ctx.device(), ctx.compute());
   load_weights(find_checkpoint(run.folder), model);
   std::optional<Tokenizer> tokenizer;
   if (const fs::path beside = tokenizer_beside_data(run.config); fs::exists(beside)) {

@@ -53,7 +53,10 @@ void SequenceReader::read(std::span<const TokenId> piece) {
   }
   Activations& activations = length == 1 ? single_ : *piece_;
   tokens_.assign(piece.begin(), piece.end());
-  model_.forward(ctx_, {.length = length}, Tensor::of(tokens_, {1, length}), activations, &state_);
+  const Batch batch = device_batch_.upload(
+      ctx_, {.seq = {.length = length}, .tokens = Tensor::of(tokens_, {1, length})},
+      model_.config().vocabulary);
+  model_.forward(ctx_, batch.seq, batch.tokens, activations, &state_);
   last_ = length;
 }
 
@@ -62,7 +65,9 @@ std::span<const float> SequenceReader::logits() {
   const Activations& activations = last_ == 1 ? single_ : *piece_;
   const Tensor row = activations.shared.logits.slice_rows(0, 1);
   model_.logits(ctx_, activations, row);
-  return {row.f32(), static_cast<std::size_t>(row.size())};
+  logits_.resize(static_cast<std::size_t>(row.size()));
+  copy_to_host(logits_.data(), row.raw(), row.bytes(), ctx_.device());
+  return logits_;
 }
 
 Generated generate(Context& ctx, const Gpt& model, std::span<const TokenId> prompt,

@@ -34,6 +34,8 @@ class SequenceReader {
   std::optional<Activations> piece_;  // for several
   std::int64_t last_ = 0;             // tokens of the last piece
   std::vector<std::int32_t> tokens_;
+  DeviceBatch device_batch_;
+  std::vector<float> logits_;
 };
 
 /// How a prompt is continued.

@@ -14,13 +14,23 @@ std::vector<Tensor> take_all(Arena& arena, const std::vector<TensorSpec>& specs)
   return tensors;
 }
 
-Normed take_normed(Arena& arena, std::int64_t rows, std::int64_t width) {
-  return {.y = arena.take({rows, width}), .mean = arena.take({rows}), .rstd = arena.take({rows})};
+/// `y` is where the result goes, if somebody else has room for it.
+Normed take_normed(Arena& arena, std::int64_t rows, std::int64_t width, DType compute,
+                   const Tensor& y = {}) {
+  return {.y = y ? y : arena.take({{rows, width}, compute}),
+          .mean = arena.take({rows}),
+          .rstd = arena.take({rows})};
 }
 
-/// How many rows of logits exist at once: few enough to stay in the cache where the vocabulary is
-/// small, and enough to keep a matrix product busy where it is large.
-std::int64_t logit_rows(std::int64_t rows, std::int64_t vocabulary) {
+/// How many rows of logits exist at once. On the CPU, few enough to stay in the cache where the
+/// vocabulary is small, and enough to keep a matrix product busy where it is large. On a GPU, as
+/// many as 2 GiB of bf16 hold, in equal parts: each part adds to the gradient of the whole table.
+std::int64_t logit_rows(std::int64_t rows, std::int64_t vocabulary, Device device) {
+  if (device.kind == DeviceKind::kCuda) {
+    constexpr std::int64_t kMost = std::int64_t{1} << 30;
+    const std::int64_t parts = (rows * vocabulary + kMost - 1) / kMost;
+    return (rows + parts - 1) / parts;
+  }
   constexpr std::int64_t kElements = std::int64_t{2} << 20;
   constexpr std::int64_t kFewest = 256;
   return std::min(rows, std::max(kFewest, kElements / vocabulary));
@@ -29,66 +39,78 @@ std::int64_t logit_rows(std::int64_t rows, std::int64_t vocabulary) {
 }  // namespace
 
 Activations::Activations(const GptConfig& config, const PositionEncoding& encoding,
-                         std::int64_t batch, std::int64_t length, Purpose purpose, Device device)
+                         std::int64_t batch, std::int64_t length, Purpose purpose, Device device,
+                         DType compute)
     : purpose(purpose), batch(batch), length(length) {
   const Sequence seq{.batch = batch, .length = length};
   const std::int64_t rows = seq.tokens();
   const std::int64_t width = config.width;
-  const bool training = purpose == Purpose::kTraining;
+  const bool training = purpose != Purpose::kInference;
 
   const auto block = [&](Arena& arena, const Tensor& residual) {
-    return BlockActivations{.residual = residual,
-                            .normed_in = take_normed(arena, rows, width),
-                            .qkv = arena.take({rows, 3 * width}),
-                            .position = take_all(arena, encoding.saved(seq)),
-                            .attended = arena.take({rows, width}),
-                            .logsumexp = arena.take({batch, config.heads, length}),
-                            .residual_mid = training ? arena.take({rows, width}) : residual,
-                            .normed_mid = take_normed(arena, rows, width),
-                            .mlp_pre = arena.take({rows, 4 * width}),
-                            .mlp_hidden = arena.take({rows, 4 * width})};
+    return BlockActivations{
+        .residual = residual,
+        .normed_in = take_normed(arena, rows, width, compute, shared.normed),
+        .qkv = arena.take({{rows, 3 * width}, compute}),
+        .position = take_all(arena, encoding.saved(seq)),
+        .attended = arena.take({{rows, width}, compute}),
+        .logsumexp = arena.take({batch, config.heads, length}),
+        .residual_mid = training ? arena.take({{rows, width}, compute}) : residual,
+        .normed_mid = take_normed(arena, rows, width, compute, shared.normed),
+        .mlp_pre = arena.take({{rows, 4 * width}, compute}),
+        .mlp_hidden =
+            shared.mlp_hidden ? shared.mlp_hidden : arena.take({{rows, 4 * width}, compute})};
   };
 
   arena_ = Arena::plan(device, [&](Arena& arena) {
-    embedding = arena.take({rows, width});
+    embedding = arena.take({{rows, width}, compute});
+    shared = {};
+    if (purpose == Purpose::kRecomputing) {
+      shared.normed = arena.take({{rows, width}, compute});
+      shared.mlp_hidden = arena.take({{rows, 4 * width}, compute});
+    }
     blocks.clear();
     if (training) {
       for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-        blocks.push_back(block(arena, layer == 0 ? embedding : arena.take({rows, width})));
+        blocks.push_back(
+            block(arena, layer == 0 ? embedding : arena.take({{rows, width}, compute})));
       }
     } else {
       // The residual is updated in place, unless the embedding must outlive it.
-      const Tensor residual = encoding.reads().embedding ? arena.take({rows, width}) : embedding;
+      const Tensor residual =
+          encoding.reads().embedding ? arena.take({{rows, width}, compute}) : embedding;
       blocks.assign(static_cast<std::size_t>(config.layers), block(arena, residual));
       blocks.front().residual = embedding;
     }
-    final_residual = training ? arena.take({rows, width}) : blocks.front().residual_mid;
-    final_normed = take_normed(arena, rows, width);
+    final_residual = training ? arena.take({{rows, width}, compute}) : blocks.front().residual_mid;
+    final_normed = take_normed(arena, rows, width, compute);
     losses = arena.take({rows});
-    shared = {};
-    shared.branch = arena.take({rows, width});
-    shared.logits = arena.take({logit_rows(rows, config.vocabulary), config.vocabulary});
+    total_loss = arena.take({{1}, DType::kF64});
+    shared.branch = arena.take({{rows, width}, compute});
+    // What is sampled from or scored comes unrounded; a training step reads and writes its logits.
+    shared.logits = arena.take({{logit_rows(rows, config.vocabulary, device), config.vocabulary},
+                                training ? compute : DType::kF32});
     shared.position = take_all(arena, encoding.workspace(seq));
     if (training) {
-      shared.dresidual = arena.take({rows, width});
-      shared.dnormed = arena.take({rows, width});
-      shared.dattended = arena.take({rows, width});
-      shared.dqkv = arena.take({rows, 3 * width});
-      shared.dmlp = arena.take({rows, 4 * width});
+      shared.dresidual = arena.take({{rows, width}, compute});
+      shared.dnormed = arena.take({{rows, width}, compute});
+      shared.dattended = arena.take({{rows, width}, compute});
+      shared.dqkv = arena.take({{rows, 3 * width}, compute});
+      shared.dmlp = arena.take({{rows, 4 * width}, compute});
       if (encoding.reads().embedding) {
-        shared.dembedding = arena.take({rows, width});
+        shared.dembedding = arena.take({{rows, width}, compute});
       }
     }
   });
 }
 
 DecodeState::DecodeState(const GptConfig& config, const PositionEncoding& encoding,
-                         std::int64_t batch, std::int64_t capacity, Device device) {
+                         std::int64_t batch, std::int64_t capacity, Device device, DType compute) {
   arena_ = Arena::plan(device, [&](Arena& arena) {
     layers.clear();
     for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-      layers.push_back({.cache = {.keys = arena.take({batch, capacity, config.width}),
-                                  .values = arena.take({batch, capacity, config.width})},
+      layers.push_back({.cache = {.keys = arena.take({{batch, capacity, config.width}, compute}),
+                                  .values = arena.take({{batch, capacity, config.width}, compute})},
                         .position = take_all(arena, encoding.decode_state(batch))});
     }
   });

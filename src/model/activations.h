@@ -27,6 +27,8 @@ struct BlockActivations {
 /// Memory that every block uses in turn.
 struct SharedActivations {
   Tensor branch;                 // [N, C] what a block adds to the residual
+  Tensor normed;                 // [N, C] the norms' results, where blocks do not keep them
+  Tensor mlp_hidden;             // [N, 4C] likewise
   Tensor logits;                 // [rows of a chunk, V]
   std::vector<Tensor> position;  // the encoding's workspace()
   Tensor dresidual;              // [N, C]
@@ -38,14 +40,15 @@ struct SharedActivations {
 };
 
 enum class Purpose : std::uint8_t {
-  kTraining,   // every block keeps its activations
-  kInference,  // all blocks share one set
+  kTraining,     // every block keeps its activations
+  kRecomputing,  // as in training, but blocks share what the backward pass can cheaply make again
+  kInference,    // all blocks share one set
 };
 
 /// All memory of a forward and a backward pass over [B, T] tokens, planned once.
 struct Activations {
   Activations(const GptConfig& config, const PositionEncoding& encoding, std::int64_t batch,
-              std::int64_t length, Purpose purpose, Device device);
+              std::int64_t length, Purpose purpose, Device device, DType compute);
 
   Purpose purpose;
   std::int64_t batch, length;
@@ -55,6 +58,7 @@ struct Activations {
   Tensor final_residual;  // [N, C]
   Normed final_normed;    // [N, C]
   Tensor losses;          // [N]
+  Tensor total_loss;      // [1] f64, over as many batches as a step has
 
   std::size_t bytes() const { return arena_.bytes(); }
 
@@ -65,7 +69,7 @@ struct Activations {
 /// What a model remembers of the tokens it has seen, when a sequence comes in pieces.
 struct DecodeState {
   DecodeState(const GptConfig& config, const PositionEncoding& encoding, std::int64_t batch,
-              std::int64_t capacity, Device device);
+              std::int64_t capacity, Device device, DType compute);
 
   struct Layer {
     KeyValueCache cache;

@@ -6,6 +6,7 @@
 #include "ops/cross_entropy.h"
 #include "ops/embedding.h"
 #include "ops/linear.h"
+#include "ops/sum.h"
 
 namespace carope {
 namespace {
@@ -19,23 +20,24 @@ std::uint64_t hash(const std::string& text) {
   return value;
 }
 
-double mean_loss(const Tensor& losses, std::int64_t count) {
-  double sum = 0.0;
-  for (std::int64_t n = 0; n < losses.size(); ++n) {
-    sum += losses.f32()[n];
-  }
-  return sum / static_cast<double>(std::max<std::int64_t>(count, 1));
+/// A sequence that comes in pieces must not show where it was cut.
+Rounding rounding_with(const DecodeState* state) {
+  return state == nullptr ? Rounding::kAsFastest : Rounding::kByRow;
+}
+
+/// The factor of a loss's sum that makes it a mean.
+double mean_scale(const Batch& batch) {
+  return 1.0 / static_cast<double>(std::max<std::int64_t>(batch.counted(), 1));
 }
 
 }  // namespace
 
-std::int64_t count_targets(const Tensor& targets) {
-  const auto* ids = targets.data<std::int32_t>();
-  return std::count_if(ids, ids + targets.size(), [](std::int32_t id) { return id >= 0; });
-}
-
-Gpt::Gpt(const GptConfig& config, Device device) : config_(config), device_(device) {
+Gpt::Gpt(const GptConfig& config, Device device, DType compute)
+    : config_(config), device_(device), compute_(compute) {
   config_.validate();
+  check<ConfigError>(compute == DType::kF32 || device.kind == DeviceKind::kCuda,
+                     "a model computes in {} on a GPU only; use fp32 on the CPU",
+                     to_string(compute));
   encoding_ = make_encoding(config.encoding, config.shape(), device, config.encoding_options);
   const auto bound = encoding_->max_length();
   check<ConfigError>(
@@ -45,9 +47,17 @@ Gpt::Gpt(const GptConfig& config, Device device) : config_(config), device_(devi
 
   value_arena_ = Arena::plan(device, [&](Arena& arena) {
     parameters_.clear();
+    lay_out_weights(config_, *encoding_, [&](const ParameterSpec& spec) {
+      return parameters_.emplace_back(Parameter{spec, arena.take(spec.shape), {}}).value;
+    });
+  });
+  rounded_arena_ = Arena::plan(device, [&](Arena& arena) {
+    auto parameter = parameters_.begin();
     weights_ = lay_out_weights(config_, *encoding_, [&](const ParameterSpec& spec) {
-      parameters_.push_back({spec, arena.take(spec.shape), {}});
-      return parameters_.back().value;
+      const bool rounds = spec.rounds && compute != DType::kF32;
+      parameter->rounded = rounds ? arena.take({spec.shape, compute}) : Tensor{};
+      const Parameter& laid_out = *parameter++;
+      return rounds ? laid_out.rounded : laid_out.value;
     });
   });
   gradient_arena_ = Arena::plan(device, [&](Arena& arena) {
@@ -88,6 +98,20 @@ void Gpt::initialise(std::uint64_t seed) {
     }
     copy_from_host(parameter.value.f32(), values.data(), parameter.value.bytes(), device_);
   }
+  round_parameters();
+}
+
+void Gpt::round_parameters() const {
+  for (const Parameter& parameter : parameters_) {
+    if (!parameter.rounded) {
+      continue;
+    }
+    std::vector<float> values(static_cast<std::size_t>(parameter.value.size()));
+    copy_to_host(values.data(), parameter.value.raw(), parameter.value.bytes(), device_);
+    std::vector<Bf16> rounded(values.size());
+    std::transform(values.begin(), values.end(), rounded.begin(), to_bf16);
+    copy_from_host(parameter.rounded.raw(), rounded.data(), parameter.rounded.bytes(), device_);
+  }
 }
 
 double Gpt::training_flops_per_token(std::int64_t length) const {
@@ -106,13 +130,13 @@ double Gpt::training_flops_per_token(std::int64_t length) const {
 Activations Gpt::plan(std::int64_t batch, std::int64_t length, Purpose purpose) const {
   check<ConfigError>(batch >= 1 && length >= 1, "a batch of {} x {} tokens is not possible", batch,
                      length);
-  return {config_, *encoding_, batch, length, purpose, device_};
+  return {config_, *encoding_, batch, length, purpose, device_, compute_};
 }
 
 DecodeState Gpt::plan_decoding(std::int64_t batch, std::int64_t capacity) const {
   check<ConfigError>(batch >= 1 && capacity >= 1, "{} sequences of {} tokens cannot be decoded",
                      batch, capacity);
-  return {config_, *encoding_, batch, capacity, device_};
+  return {config_, *encoding_, batch, capacity, device_, compute_};
 }
 
 LayerView Gpt::view(std::size_t layer, const Activations& a, DecodeState* state) const {
@@ -170,19 +194,21 @@ void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Ac
   const BlockWeights& w = weights_.blocks[layer];
   BlockActivations& b = a.blocks[layer];
   const Tensor& branch = a.shared.branch;
+  const Rounding rounding = rounding_with(state);
 
-  linear(ctx, b.normed_in.y, w.qkv.weight, w.qkv.bias, b.qkv);
+  linear(ctx, b.normed_in.y, w.qkv.weight, w.qkv.bias, b.qkv, rounding);
   encoding_->rotate(ctx, seq, view(layer, a, state), b.qkv);
   if (state == nullptr) {
     attention(ctx, attention_, seq, b.qkv, b.attended, b.logsumexp);
   } else {
     attention_cached(ctx, attention_, seq, b.qkv, state->layers[layer].cache, b.attended);
   }
-  linear(ctx, b.attended, w.attention_out.weight, w.attention_out.bias, branch);
+  linear(ctx, b.attended, w.attention_out.weight, w.attention_out.bias, branch, rounding);
   add_norm(ctx, b.residual, branch, w.mlp_norm, b.residual_mid, b.normed_mid);
 
-  linear_gelu(ctx, b.normed_mid.y, w.mlp_in.weight, w.mlp_in.bias, b.mlp_pre, b.mlp_hidden);
-  linear(ctx, b.mlp_hidden, w.mlp_out.weight, w.mlp_out.bias, branch);
+  linear_gelu(ctx, b.normed_mid.y, w.mlp_in.weight, w.mlp_in.bias, b.mlp_pre, b.mlp_hidden,
+              rounding);
+  linear(ctx, b.mlp_hidden, w.mlp_out.weight, w.mlp_out.bias, branch, rounding);
   if (layer + 1 < a.blocks.size()) {
     BlockActivations& next = a.blocks[layer + 1];
     add_norm(ctx, b.residual_mid, branch, weights_.blocks[layer + 1].attention_norm, next.residual,
@@ -193,7 +219,7 @@ void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Ac
 }
 
 Tensor Gpt::gate_logits(std::size_t layer, const Activations& a) const {
-  check<ShapeError>(a.purpose == Purpose::kTraining,
+  check<ShapeError>(a.purpose != Purpose::kInference,
                     "the layers' gates need activations planned for training");
   return encoding_->gate_logits(view(layer, a, nullptr));
 }
@@ -201,7 +227,7 @@ Tensor Gpt::gate_logits(std::size_t layer, const Activations& a) const {
 void Gpt::logits(Context& ctx, const Activations& a, const Tensor& logits) const {
   const Tensor& hidden = a.final_normed.y;
   linear(ctx, hidden.slice_rows(hidden.rows() - logits.rows(), hidden.rows()), weights_.embedding,
-         {}, logits);
+         {}, logits, Rounding::kByRow);
 }
 
 double Gpt::loss(Context& ctx, const Batch& batch, Activations& a, DecodeState* state) const {
@@ -210,36 +236,52 @@ double Gpt::loss(Context& ctx, const Batch& batch, Activations& a, DecodeState* 
                         .weight = weights_.embedding,
                         .targets = batch.targets,
                         .losses = a.losses,
-                        .logits = a.shared.logits});
-  return mean_loss(a.losses, count_targets(batch.targets));
+                        .logits = a.shared.logits,
+                        .rounding = rounding_with(state)});
+  return read_mean_loss(ctx, batch, a);
+}
+
+double Gpt::read_mean_loss(Context& ctx, const Batch& batch, Activations& a) const {
+  carope::clear(ctx, a.total_loss);
+  add_sum(ctx, a.losses, mean_scale(batch), a.total_loss);
+  double loss = 0.0;
+  copy_to_host(&loss, a.total_loss.raw(), sizeof(loss), device_);
+  return loss;
 }
 
 double Gpt::loss_and_gradients(Context& ctx, const Batch& batch, Activations& a, Write write,
                                double scale) {
-  check<ShapeError>(a.purpose == Purpose::kTraining,
+  gradients(ctx, batch, a, write, scale);
+  return read_mean_loss(ctx, batch, a);
+}
+
+void Gpt::gradients(Context& ctx, const Batch& batch, Activations& a, Write write, double scale) {
+  check<ShapeError>(a.purpose != Purpose::kInference,
                     "gradients need activations planned for training");
-  const std::int64_t count = count_targets(batch.targets);
+  const double mean = scale * mean_scale(batch);
   forward(ctx, batch.seq, batch.tokens, a);
-  classifier_loss_backward(
-      ctx,
-      {.hidden = a.final_normed.y,
-       .weight = weights_.embedding,
-       .targets = batch.targets,
-       .losses = a.losses,
-       .logits = a.shared.logits},
-      {.dhidden = a.shared.dnormed,
-       .dweight = gradients_.embedding,
-       .scale = static_cast<float>(scale / static_cast<double>(std::max<std::int64_t>(count, 1))),
-       .write = write});
+  classifier_loss_backward(ctx,
+                           {.hidden = a.final_normed.y,
+                            .weight = weights_.embedding,
+                            .targets = batch.targets,
+                            .losses = a.losses,
+                            .logits = a.shared.logits},
+                           {.dhidden = a.shared.dnormed,
+                            .dweight = gradients_.embedding,
+                            .scale = static_cast<float>(mean),
+                            .write = write});
+  if (write == Write::kOverwrite) {
+    carope::clear(ctx, a.total_loss);
+  }
+  add_sum(ctx, a.losses, mean, a.total_loss);
   backward(ctx, batch, a, write);
-  return mean_loss(a.losses, count);
 }
 
 void Gpt::backward(Context& ctx, const Batch& batch, Activations& a, Write write) {
   SharedActivations& s = a.shared;
-  carope::clear(s.dresidual.f32(), s.dresidual.bytes(), device_);
+  carope::clear(ctx, s.dresidual);
   if (s.dembedding) {
-    carope::clear(s.dembedding.f32(), s.dembedding.bytes(), device_);
+    carope::clear(ctx, s.dembedding);
   }
   norm_backward(ctx, {.dy = s.dnormed,
                       .x = a.final_residual,
@@ -264,9 +306,16 @@ void Gpt::block_backward(Context& ctx, const Sequence& seq, std::size_t layer, A
   const BlockWeights& dw = gradients_.blocks[layer];
   const BlockActivations& b = a.blocks[layer];
   const SharedActivations& s = a.shared;  // s.dresidual is the gradient of both branches' sums
+  const bool again = a.purpose == Purpose::kRecomputing;  // what the blocks did not keep
 
+  if (again) {
+    gelu(ctx, b.mlp_pre, b.mlp_hidden);
+  }
   linear_backward_weight(ctx, b.mlp_hidden, s.dresidual, dw.mlp_out.weight, dw.mlp_out.bias, write);
   linear_backward_gelu(ctx, s.dresidual, w.mlp_out.weight, b.mlp_pre, s.dmlp);
+  if (again) {
+    layer_norm(ctx, b.residual_mid, w.mlp_norm, b.normed_mid);
+  }
   linear_backward_weight(ctx, b.normed_mid.y, s.dmlp, dw.mlp_in.weight, dw.mlp_in.bias, write);
   linear_backward_input(ctx, s.dmlp, w.mlp_in.weight, s.dnormed, Write::kOverwrite);
   norm_backward(ctx, {.dy = s.dnormed,
@@ -286,6 +335,9 @@ void Gpt::block_backward(Context& ctx, const Sequence& seq, std::size_t layer, A
                       .logsumexp = b.logsumexp,
                       .dout = s.dattended,
                       .dqkv = s.dqkv});
+  if (again) {
+    layer_norm(ctx, b.residual, w.attention_norm, b.normed_in);
+  }
   encoding_->rotate_backward(
       ctx, seq, view(layer, a, nullptr), b.qkv, s.dqkv,
       {.weights = dw.position, .write = write, .dhidden = s.dnormed, .dembedding = s.dembedding});

@@ -6,26 +6,19 @@
 
 #include "core/arena.h"
 #include "model/activations.h"
+#include "model/batch.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "position/registry.h"
 
 namespace carope {
 
-/// Tokens to learn from or to score.
-struct Batch {
-  Sequence seq;
-  Tensor tokens;   // [B, T] i32
-  Tensor targets;  // [B, T] i32: the token that follows each; negative ones are not counted
-};
-
-/// How many targets are counted.
-std::int64_t count_targets(const Tensor& targets);
-
 /// GPT-2 with a pluggable positional encoding: pre-norm blocks, tied embedding, biases, tanh-GELU.
 class Gpt {
  public:
-  explicit Gpt(const GptConfig& config, Device device = {});
+  /// `compute` is the type of activations and of the weights in matrix products: f32 or, on a GPU,
+  /// bf16.
+  explicit Gpt(const GptConfig& config, Device device = {}, DType compute = DType::kF32);
 
   const GptConfig& config() const { return config_; }
   const PositionEncoding& encoding() const { return *encoding_; }
@@ -37,6 +30,8 @@ class Gpt {
   /// Draws every parameter anew. A parameter depends on the seed and its own name alone, so models
   /// that differ in their encoding start from the same shared parameters.
   void initialise(std::uint64_t seed);
+  /// Makes the bf16 copies of parameters anew, after something else than an optimizer changed them.
+  void round_parameters() const;
 
   /// Floating-point operations of one training step, forward and backward, for one token of a
   /// sequence of `length`: two a multiply-add, matrix products only, attention counted as causal.
@@ -46,14 +41,15 @@ class Gpt {
   DecodeState plan_decoding(std::int64_t batch, std::int64_t capacity) const;
 
   /// Runs the blocks; the result is a.final_normed. With a decode state the tokens continue those
-  /// it has seen, and it then has seen them too.
+  /// it has seen, and it then has seen them too; a token's results are then the same bits however
+  /// the sequence is cut, and whichever others are in the batch.
   void forward(Context& ctx, const Sequence& given, const Tensor& tokens, Activations& a,
                DecodeState* state = nullptr) const;
   /// The logits [B, T, H] of the gate that set each token's frequency in a layer of the last
   /// forward(), as PositionEncoding::gate_logits() has them. Activations must be those of training:
   /// in inference all layers share one set.
   Tensor gate_logits(std::size_t layer, const Activations& a) const;
-  /// logits [R, V] of the last R of all N tokens of the last forward().
+  /// logits [R, V] of the last R of all N tokens of the last forward(), each row by itself.
   void logits(Context& ctx, const Activations& a, const Tensor& logits) const;
 
   /// The mean loss over the counted targets; a.losses has each token's. A decode state is as for
@@ -62,6 +58,8 @@ class Gpt {
   /// The mean loss, and `scale` times its gradient in every parameter's gradient.
   double loss_and_gradients(Context& ctx, const Batch& batch, Activations& a, Write write,
                             double scale = 1.0);
+  /// As above, but the loss, times `scale`, goes to a.total_loss, and nobody waits for it.
+  void gradients(Context& ctx, const Batch& batch, Activations& a, Write write, double scale = 1.0);
 
  private:
   void block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,
@@ -71,6 +69,7 @@ class Gpt {
   void backward(Context& ctx, const Batch& batch, Activations& a, Write write);
   /// The sequence with its offset, or an error before anything is computed.
   Sequence checked(const Sequence& given, const Activations& a, const DecodeState* state) const;
+  double read_mean_loss(Context& ctx, const Batch& batch, Activations& a) const;
   LayerView view(std::size_t layer, const Activations& a, DecodeState* state) const;
 
   GptConfig config_;
@@ -80,8 +79,10 @@ class Gpt {
   GptWeights gradients_;
   Attention attention_;
   Device device_;
+  DType compute_;
   Arena value_arena_;
   Arena gradient_arena_;
+  Arena rounded_arena_;
 };
 
 }  // namespace carope

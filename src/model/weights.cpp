@@ -18,11 +18,13 @@ GptWeights lay_out_weights(const GptConfig& config, const PositionEncoding& enco
   };
   const auto linear = [&](const std::string& name, std::int64_t out, std::int64_t in,
                           double deviation) {
-    return LinearWeights{.weight = take({.name = name + ".weight",
-                                         .shape = {out, in},
-                                         .init = {.deviation = deviation},
-                                         .decay = true}),
-                         .bias = take({.name = name + ".bias", .shape = {out}, .init = {}})};
+    return LinearWeights{
+        .weight = take({.name = name + ".weight",
+                        .shape = {out, in},
+                        .init = {.deviation = deviation},
+                        .decay = true,
+                        .rounds = true}),
+        .bias = take({.name = name + ".bias", .shape = {out}, .init = {}, .rounds = true})};
   };
   const auto position = [&](const std::string& prefix, std::vector<ParameterSpec> specs) {
     std::vector<Tensor> tensors;
@@ -37,7 +39,8 @@ GptWeights lay_out_weights(const GptConfig& config, const PositionEncoding& enco
   weights.embedding = take({.name = "embedding",
                             .shape = {config.vocabulary, width},
                             .init = {.deviation = kDeviation},
-                            .decay = true});
+                            .decay = true,
+                            .rounds = true});
   weights.position = position("position.", encoding.parameters());
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     const std::string block = fmt::format("block.{}.", layer);

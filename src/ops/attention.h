@@ -28,6 +28,13 @@ struct AttentionBackward {
 void attention_backward(Context& ctx, const Attention& attention, const Sequence& seq,
                         const AttentionBackward& args);
 
+/// Which kernels attention may use on a CUDA device; each context keeps one of these.
+struct AttentionKernels {
+  explicit AttentionKernels(const Context&) {}
+
+  bool own_only = false;  // not even cuDNN's where they are faster: for tests and measurements
+};
+
 /// Keys and values of the tokens seen so far.
 struct KeyValueCache {
   Tensor keys;    // [B, capacity, C]

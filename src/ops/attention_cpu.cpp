@@ -21,6 +21,7 @@ struct Head {
   std::int64_t dim;
   float scale;
   float slope;
+  Rounding rounding = Rounding::kAsFastest;
 };
 
 /// The rectangle of scores between a block of queries and a block of keys. Queries count from the
@@ -56,13 +57,27 @@ void for_each_tile(const Sequence& seq, std::int64_t b, std::int64_t query, cons
   }
 }
 
+void scale_row(float* row, std::int64_t dim, float factor) {
+#pragma omp simd
+  for (std::int64_t d = 0; d < dim; ++d) {
+    row[d] *= factor;
+  }
+}
+
 /// scores = scale q kᵀ - slope * distance, for a whole tile; entries that are not visible are
 /// meaningless.
 void score(const Head& head, const Sequence& seq, const ScoreTile& tile, float* scores) {
   Matrix keys = head.k.at(tile.key, 0);
   keys.transposed = true;
-  sgemm(tile.times_dim(head.dim), head.q.at(tile.query, 0), keys, {scores, kKeys},
-        Write::kOverwrite, head.scale);
+  const MatmulShape shape = tile.times_dim(head.dim);
+  if (head.rounding == Rounding::kByRow) {
+    sgemm_by_row(shape, head.q.at(tile.query, 0), keys, {scores, kKeys}, Write::kOverwrite);
+    for (std::int64_t i = 0; i < tile.queries; ++i) {
+      scale_row(scores + i * kKeys, tile.keys, head.scale);
+    }
+  } else {
+    sgemm(shape, head.q.at(tile.query, 0), keys, {scores, kKeys}, Write::kOverwrite, head.scale);
+  }
   if (head.slope == 0.0F) {
     return;
   }
@@ -70,7 +85,8 @@ void score(const Head& head, const Sequence& seq, const ScoreTile& tile, float* 
     const auto distance = static_cast<float>(seq.offset + tile.query + i - tile.key);
 #pragma omp simd
     for (std::int64_t j = 0; j < tile.keys; ++j) {
-      scores[i * kKeys + j] -= head.slope * (distance - static_cast<float>(j));
+      float& value = scores[i * kKeys + j];
+      value = multiply_add(head.slope, static_cast<float>(j) - distance, value);
     }
   }
 }
@@ -109,13 +125,6 @@ struct RunningSoftmax {
   }
 };
 
-void scale_row(float* row, std::int64_t dim, float factor) {
-#pragma omp simd
-  for (std::int64_t d = 0; d < dim; ++d) {
-    row[d] *= factor;
-  }
-}
-
 /// Attention of one block of queries; `logsumexp`, if given, has one entry a query of the sequence.
 void attend(const Head& head, const Sequence& seq, std::int64_t b, std::int64_t query,
             const Matrix& out, float* logsumexp) {
@@ -132,7 +141,8 @@ void attend(const Head& head, const Sequence& seq, std::int64_t b, std::int64_t 
         scale_row(rows.data + i * rows.stride, head.dim, shrink);
       }
     }
-    sgemm({queries, head.dim, tile.keys}, {scores, kKeys}, head.v.at(tile.key, 0), rows, write);
+    sgemm({queries, head.dim, tile.keys}, {scores, kKeys}, head.v.at(tile.key, 0), rows, write,
+          head.rounding);
     write = Write::kAccumulate;
   });
   for (std::int64_t i = 0; i < queries; ++i) {
@@ -265,6 +275,7 @@ void attention_cached(Context& ctx, const Attention& attention, const Sequence& 
     Head head = head_of_qkv(attention, seq, qkv, b, h);
     head.k = head_of(cache.keys, b, h, head.dim);
     head.v = head_of(cache.values, b, h, head.dim);
+    head.rounding = Rounding::kByRow;
     attend(head, seq, b, task % blocks * kQueries, head_of(result, b, h, head.dim), nullptr);
   });
 }

@@ -45,7 +45,7 @@ void for_each_chunk(Context& ctx, const Classifier& args, const Visit& visit) {
   for (std::int64_t begin = 0; begin < rows; begin += chunk) {
     const std::int64_t end = std::min(rows, begin + chunk);
     const Tensor logits = args.logits.slice_rows(0, end - begin);
-    linear(ctx, args.hidden.slice_rows(begin, end), args.weight, {}, logits);
+    linear(ctx, args.hidden.slice_rows(begin, end), args.weight, {}, logits, args.rounding);
     visit(begin, end, logits);
   }
 }

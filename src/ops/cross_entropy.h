@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/context.h"
+#include "ops/rounding.h"
 #include "ops/write.h"
 
 namespace carope {
@@ -21,6 +22,7 @@ struct Classifier {
   Tensor targets;  // [N] i32
   Tensor losses;   // [N] result
   Tensor logits;   // [rows of a chunk, V] workspace
+  Rounding rounding = Rounding::kAsFastest;
 };
 
 void classifier_loss(Context& ctx, const Classifier& args);

@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 
 #include <cstdint>
+#include <cstring>
 
 #include "core/context.h"
 #include "core/cuda_check.h"
@@ -31,6 +32,18 @@ T ceil_div(T a, T b) {
 template <class T>
 T* data_of(const Tensor& tensor) {
   return static_cast<T*>(tensor.raw());
+}
+
+/// Whether 16-byte accesses may begin at each of these.
+template <class... Pointers>
+bool aligned16(const Pointers*... pointers) {
+  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+inline int multiprocessors(const Context& ctx) {
+  int count = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ctx.device().index));
+  return count;
 }
 
 /// Calls visit(T{}) with the element type of an activation: float or bf16.
@@ -67,6 +80,71 @@ struct alignas(sizeof(T) * N) Vec {
 /// As many elements as one 16-byte access moves.
 template <class T>
 inline constexpr int kLanesOf = 16 / sizeof(T);
+
+/// The elements as floats. A pair of bf16 is taken apart as one word: a register for each half
+/// would double what a row in registers costs.
+template <class T, int N>
+__device__ void unpack(const Vec<T, N>& from, float (&to)[N]) {
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+      std::uint32_t pair;
+      memcpy(&pair, &from.at[i], sizeof(pair));
+      to[i] = __uint_as_float(pair << 16);
+      to[i + 1] = __uint_as_float(pair & 0xFFFF0000);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      to[i] = to_float(from.at[i]);
+    }
+  }
+}
+/// The inverse, with rounding.
+template <class T, int N>
+__device__ Vec<T, N> pack(const float (&from)[N]) {
+  Vec<T, N> to;
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(from[i], from[i + 1]);
+      memcpy(&to.at[i], &pair, sizeof(pair));
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      to.at[i] = from_float<T>(from[i]);
+    }
+  }
+  return to;
+}
+
+/// N floats, by 16-byte accesses where N is a multiple of 4.
+template <int N>
+__device__ void load_floats(const float* from, float (&to)[N]) {
+  constexpr int kWidth = N % 4 == 0 ? 4 : 1;
+#pragma unroll
+  for (int i = 0; i < N; i += kWidth) {
+    const auto loaded = Vec<float, kWidth>::load(from + i);
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      to[i + k] = loaded.at[k];
+    }
+  }
+}
+template <int N>
+__device__ void store_floats(const float (&from)[N], float* to) {
+  constexpr int kWidth = N % 4 == 0 ? 4 : 1;
+#pragma unroll
+  for (int i = 0; i < N; i += kWidth) {
+    Vec<float, kWidth> stored;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      stored.at[k] = from[i + k];
+    }
+    stored.store(to + i);
+  }
+}
 
 template <class T>
 __device__ T warp_sum(T x) {

@@ -7,6 +7,7 @@ namespace carope {
 namespace cpu {
 decltype(carope::linear) linear;
 decltype(carope::linear_gelu) linear_gelu;
+decltype(carope::gelu) gelu;
 decltype(carope::linear_backward_input) linear_backward_input;
 decltype(carope::linear_backward_gelu) linear_backward_gelu;
 decltype(carope::linear_backward_weight) linear_backward_weight;
@@ -15,6 +16,7 @@ decltype(carope::linear_backward_weight) linear_backward_weight;
 namespace cuda {
 decltype(carope::linear) linear;
 decltype(carope::linear_gelu) linear_gelu;
+decltype(carope::gelu) gelu;
 decltype(carope::linear_backward_input) linear_backward_input;
 decltype(carope::linear_backward_gelu) linear_backward_gelu;
 decltype(carope::linear_backward_weight) linear_backward_weight;
@@ -40,18 +42,24 @@ void check_bias(const Tensor& bias, const Tensor& weight) {
 }  // namespace
 
 void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-            const Tensor& y) {
+            const Tensor& y, Rounding rounding) {
   check_layer(x, weight, y);
   check_bias(bias, weight);
-  CAROPE_DISPATCH(linear, ctx, x, weight, bias, y);
+  CAROPE_DISPATCH(linear, ctx, x, weight, bias, y, rounding);
 }
 
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                 const Tensor& pre, const Tensor& y) {
+                 const Tensor& pre, const Tensor& y, Rounding rounding) {
   check_layer(x, weight, y);
   check_bias(bias, weight);
   check_shape(pre, y.shape(), "the input of the GELU");
-  CAROPE_DISPATCH(linear_gelu, ctx, x, weight, bias, pre, y);
+  CAROPE_DISPATCH(linear_gelu, ctx, x, weight, bias, pre, y, rounding);
+}
+
+void gelu(Context& ctx, const Tensor& pre, const Tensor& y) {
+  check<ShapeError>(static_cast<bool>(pre), "the input of the GELU is missing");
+  check_shape(y, pre.shape(), "the result of the GELU");
+  CAROPE_DISPATCH(gelu, ctx, pre, y);
 }
 
 void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& dx,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/context.h"
+#include "ops/rounding.h"
 #include "ops/write.h"
 
 // Dense layers. Weights are [out, in]; activations are [..., features].
@@ -8,11 +9,14 @@ namespace carope {
 
 /// y = x Wᵀ + b. An empty bias is zero.
 void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-            const Tensor& y);
+            const Tensor& y, Rounding rounding = Rounding::kAsFastest);
 
 /// pre = x Wᵀ + b and y = gelu(pre); `pre` is kept for the backward pass.
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                 const Tensor& pre, const Tensor& y);
+                 const Tensor& pre, const Tensor& y, Rounding rounding = Rounding::kAsFastest);
+
+/// y = gelu(pre): what linear_gelu() made of it.
+void gelu(Context& ctx, const Tensor& pre, const Tensor& y);
 
 /// dx = dy W, or dx += dy W.
 void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& dx,

@@ -16,43 +16,6 @@ void add_bias(const Tile& tile, const float* bias, const Tensor& y) {
   }
 }
 
-/// A row of a layer with few outputs. The order of additions depends on the layer's shape alone.
-void narrow_row(const float* x, const Tensor& weight, const float* bias, float* y) {
-  const std::int64_t k = weight.dim(1);
-  const std::int64_t n = weight.dim(0);
-  std::int64_t col = 0;
-  for (; col + 4 <= n; col += 4) {  // independent sums, to keep the multipliers busy
-    const float* w = weight.f32() + col * k;
-    float a = 0.0F;
-    float b = 0.0F;
-    float c = 0.0F;
-    float d = 0.0F;
-#pragma omp simd reduction(+ : a, b, c, d)
-    for (std::int64_t i = 0; i < k; ++i) {
-      a += x[i] * w[i];
-      b += x[i] * w[k + i];
-      c += x[i] * w[2 * k + i];
-      d += x[i] * w[3 * k + i];
-    }
-    y[col] = a;
-    y[col + 1] = b;
-    y[col + 2] = c;
-    y[col + 3] = d;
-  }
-  for (; col < n; ++col) {
-    const float* w = weight.f32() + col * k;
-    float sum = 0.0F;
-#pragma omp simd reduction(+ : sum)
-    for (std::int64_t i = 0; i < k; ++i) {
-      sum += x[i] * w[i];
-    }
-    y[col] = sum;
-  }
-  for (col = 0; bias != nullptr && col < n; ++col) {
-    y[col] += bias[col];
-  }
-}
-
 /// sums[c] = (or +=) the sum over rows of dy[row, c], for columns [begin, end).
 void sum_columns(const Tensor& dy, std::int64_t begin, std::int64_t end, float* sums, Write write) {
   // Short runs of fp32 additions inside an fp64 total: accurate for any number of rows.
@@ -88,23 +51,9 @@ Matrix transposed(const Tensor& tensor) { return {tensor.f32(), tensor.cols(), t
 }  // namespace
 
 void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-            const Tensor& y) {
-  // Few outputs, as those of a gate, leave a matrix product little to reuse. And a row by itself
-  // has the same bits whichever rows are computed with it: a gate's phases must not depend on how a
-  // text is cut.
-  constexpr std::int64_t kNarrow = 32;
-  constexpr std::int64_t kRows = 64;  // a task
-  if (weight.dim(0) <= kNarrow) {
-    parallel_blocks(ctx, x.rows(), kRows, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        narrow_row(x.f32() + row * x.cols(), weight, bias ? bias.f32() : nullptr,
-                   y.f32() + row * y.cols());
-      }
-    });
-    return;
-  }
+            const Tensor& y, Rounding rounding) {
   matmul(ctx, {x.rows(), weight.dim(0), x.cols()}, plain(x), transposed(weight), plain(y),
-         Write::kOverwrite, [&](const Tile& tile) {
+         Write::kOverwrite, rounding, [&](const Tile& tile) {
            if (bias) {
              add_bias(tile, bias.f32(), y);
            }
@@ -112,9 +61,9 @@ void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& b
 }
 
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                 const Tensor& pre, const Tensor& y) {
+                 const Tensor& pre, const Tensor& y, Rounding rounding) {
   matmul(ctx, {x.rows(), weight.dim(0), x.cols()}, plain(x), transposed(weight), plain(pre),
-         Write::kOverwrite, [&](const Tile& tile) {
+         Write::kOverwrite, rounding, [&](const Tile& tile) {
            if (bias) {
              add_bias(tile, bias.f32(), pre);
            }
@@ -130,6 +79,16 @@ void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tens
          });
 }
 
+void gelu(Context& ctx, const Tensor& pre, const Tensor& y) {
+  constexpr std::int64_t kElements = 16384;  // a task
+  parallel_blocks(ctx, pre.size(), kElements, [&](std::int64_t begin, std::int64_t end) {
+#pragma omp simd
+    for (std::int64_t i = begin; i < end; ++i) {
+      y.f32()[i] = gelu(pre.f32()[i]);
+    }
+  });
+}
+
 void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& dx,
                            Write write) {
   matmul(ctx, {dy.rows(), weight.dim(1), dy.cols()}, plain(dy), plain(weight), plain(dx), write);
@@ -138,7 +97,7 @@ void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight,
 void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
                           const Tensor& dpre) {
   matmul(ctx, {dy.rows(), weight.dim(1), dy.cols()}, plain(dy), plain(weight), plain(dpre),
-         Write::kOverwrite, [&](const Tile& tile) {
+         Write::kOverwrite, Rounding::kAsFastest, [&](const Tile& tile) {
            const std::int64_t n = pre.cols();
            for (std::int64_t row = tile.row_begin; row < tile.row_end; ++row) {
              const float* in = pre.f32() + row * n;
@@ -160,7 +119,7 @@ void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, con
     return;
   }
   matmul(ctx, {dy.cols(), x.cols(), dy.rows()}, transposed(dy), plain(x), plain(dweight), write,
-         [&](const Tile& tile) {
+         Rounding::kAsFastest, [&](const Tile& tile) {
            if (dbias && tile.col_begin == 0) {
              sum_columns(dy, tile.row_begin, tile.row_end, dbias.f32(), write);
            }

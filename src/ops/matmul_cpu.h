@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/parallel.h"
+#include "ops/rounding.h"
 #include "ops/write.h"
 
 namespace carope::cpu {
@@ -29,6 +30,15 @@ struct MatmulShape {
 /// c = alpha a b, or c += alpha a b, on the calling thread. `c` is never transposed.
 void sgemm(const MatmulShape& shape, Matrix a, Matrix b, Matrix c, Write write, float alpha = 1.0F);
 
+/// c = a b, or c += a b, where a row of c is the same bits whichever rows come with it. Neither `a`
+/// nor `c` is transposed.
+void sgemm_by_row(const MatmulShape& shape, Matrix a, Matrix b, Matrix c, Write write);
+
+inline void sgemm(const MatmulShape& shape, Matrix a, Matrix b, Matrix c, Write write,
+                  Rounding rounding) {
+  rounding == Rounding::kByRow ? sgemm_by_row(shape, a, b, c, write) : sgemm(shape, a, b, c, write);
+}
+
 /// A rectangle of the result of a matrix product.
 struct Tile {
   std::int64_t row_begin, row_end;
@@ -47,7 +57,7 @@ struct Tiling {
 /// cache.
 template <class Epilogue>
 void matmul(const Context& ctx, const MatmulShape& shape, Matrix a, Matrix b, Matrix c, Write write,
-            const Epilogue& epilogue) {
+            Rounding rounding, const Epilogue& epilogue) {
   const Tiling tiling = Tiling::of(shape);
   const std::int64_t tiles_across = (shape.n + tiling.cols - 1) / tiling.cols;
   const std::int64_t tiles_down = (shape.m + tiling.rows - 1) / tiling.rows;
@@ -57,14 +67,14 @@ void matmul(const Context& ctx, const MatmulShape& shape, Matrix a, Matrix b, Ma
     const Tile tile{row, std::min(shape.m, row + tiling.rows), col,
                     std::min(shape.n, col + tiling.cols)};
     sgemm({tile.row_end - row, tile.col_end - col, shape.k}, a.at(row, 0), b.at(0, col),
-          c.at(row, col), write);
+          c.at(row, col), write, rounding);
     epilogue(tile);
   });
 }
 
 inline void matmul(const Context& ctx, const MatmulShape& shape, Matrix a, Matrix b, Matrix c,
                    Write write) {
-  matmul(ctx, shape, a, b, c, write, [](const Tile&) {});
+  matmul(ctx, shape, a, b, c, write, Rounding::kAsFastest, [](const Tile&) {});
 }
 
 }  // namespace carope::cpu

@@ -7,6 +7,16 @@
 // them. Each is accurate to about one unit in the last place of fp32.
 namespace carope::cpu {
 
+/// a b + c, rounded once where the machine does that at no cost. Left to itself a compiler may fuse
+/// `a * b + c` in one loop and not in the next: this is for results that must be the same bits.
+inline float multiply_add(float a, float b, float c) {
+#ifdef __FP_FAST_FMAF
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 /// e^x; 0 below the smallest normal number, NaN for NaN.
 inline float exp_f32(float x) {
   constexpr float kLog2E = 1.44269504F;

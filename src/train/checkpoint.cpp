@@ -123,6 +123,7 @@ void load_weights(const fs::path& checkpoint, const Gpt& model) {
   for (const auto& [name, tensor] : weights_of(model)) {
     file.read(name, tensor);
   }
+  model.round_parameters();
 }
 
 RunState load_checkpoint(const fs::path& checkpoint, const Gpt& model, Optimizer& optimizer) {

@@ -56,15 +56,12 @@ std::unique_ptr<Loader> open_validation(const RunConfig& config, std::int64_t ro
   return std::make_unique<Loader>(find_shards(config.data.path, Split::kValidation), loader);
 }
 
-Batch rows_of(const TokenBatch& batch, std::int64_t row, std::int64_t rows) {
-  const auto cut = [&](const Tensor& tensor) {
-    return tensor ? tensor.slice_rows(row, row + rows) : tensor;
-  };
-  return {.seq = {.batch = rows,
-                  .length = batch.tokens.dim(1),
-                  .document_start = cut(batch.document_start)},
-          .tokens = cut(batch.tokens),
-          .targets = cut(batch.targets)};
+Batch batch_of(const TokenBatch& loaded) {
+  return {.seq = {.batch = loaded.tokens.dim(0),
+                  .length = loaded.tokens.dim(1),
+                  .document_start = loaded.document_start},
+          .tokens = loaded.tokens,
+          .targets = loaded.targets};
 }
 
 }  // namespace carope

@@ -20,7 +20,7 @@ std::unique_ptr<Loader> open_training(const RunConfig& config, std::int64_t firs
 /// What a run is validated on, in order, some rows at a time.
 std::unique_ptr<Loader> open_validation(const RunConfig& config, std::int64_t rows);
 
-/// `rows` rows of a batch from row `row` on, for the model.
-Batch rows_of(const TokenBatch& batch, std::int64_t row, std::int64_t rows);
+/// A loaded batch, for the model.
+Batch batch_of(const TokenBatch& loaded);
 
 }  // namespace carope

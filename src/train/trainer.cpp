@@ -32,9 +32,10 @@ Trainer::Trainer(Context& ctx, const RunConfig& config, std::filesystem::path fo
       config_((require_data(config), config)),
       folder_(std::move(folder)),
       lock_((make_folder(folder_), folder_)),
-      model_(config.model, ctx.device()),
+      model_(config.model, ctx.device(), ctx.compute()),
       optimizer_(model_.parameters(), config.optimizer),
-      activations_(model_.plan(config.train.micro_batch, config.model.length, Purpose::kTraining)) {
+      activations_(model_.plan(config.train.micro_batch, config.model.length,
+                               ctx.recompute() ? Purpose::kRecomputing : Purpose::kTraining)) {
   if (resume) {
     state_ = load_checkpoint(find_checkpoint(folder_), model_, optimizer_);
     saved_step_ = state_.step;
@@ -76,18 +77,20 @@ bool Trainer::run(const TrainObserver& observer, const std::atomic<bool>& stop) 
 
 StepMetrics Trainer::step() {
   const auto start = std::chrono::steady_clock::now();
-  const TokenBatch& batch = loader_->next();
+  const Batch loaded = batch_of(loader_->next());
+  const Batch batch = device_batch_.upload(ctx_, loaded, config_.model.vocabulary);
   const std::int64_t micro_steps = config_.micro_steps();
   const std::int64_t rows = config_.train.micro_batch;
-  double loss = 0.0;
   for (std::int64_t i = 0; i < micro_steps; ++i) {
-    loss += model_.loss_and_gradients(ctx_, rows_of(batch, i * rows, rows), activations_,
-                                      i == 0 ? Write::kOverwrite : Write::kAccumulate,
-                                      1.0 / static_cast<double>(micro_steps));
+    Batch part = batch.slice(i * rows, rows);
+    part.known_count = loaded.slice(i * rows, rows).counted();
+    model_.gradients(ctx_, part, activations_, i == 0 ? Write::kOverwrite : Write::kAccumulate,
+                     1.0 / static_cast<double>(micro_steps));
   }
-  StepMetrics metrics{.loss = loss / static_cast<double>(micro_steps)};
+  StepMetrics metrics;
   metrics.learning_rate = learning_rate_at(config_.train, state_.step, steps());
   metrics.norm = optimizer_.step(ctx_, metrics.learning_rate);
+  copy_to_host(&metrics.loss, activations_.total_loss.raw(), sizeof(metrics.loss), ctx_.device());
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   ++state_.step;
@@ -126,7 +129,8 @@ double Trainer::validate() {
   double loss = 0.0;
   for (std::int64_t i = 0; i < batches; ++i) {
     validation_->fill(i, batch);
-    loss += model_.loss(ctx_, rows_of(batch, 0, config_.train.micro_batch), activations_);
+    loss += model_.loss(ctx_, device_batch_.upload(ctx_, batch_of(batch), config_.model.vocabulary),
+                        activations_);
   }
   return loss / static_cast<double>(batches);
 }

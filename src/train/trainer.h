@@ -57,6 +57,7 @@ class Trainer {
   Gpt model_;
   Optimizer optimizer_;
   Activations activations_;
+  DeviceBatch device_batch_;
   RunState state_;
   std::int64_t saved_step_ = -1;
   std::unique_ptr<Loader> loader_;

@@ -4,17 +4,25 @@
 
 #include "ops/adamw.h"
 #include "ops/rotary.h"
+#include "ops/rounding.h"
 #include "support/op_case.h"
 
 // One function an operation: the case for the given sizes.
 namespace carope::test {
 
+/// What a layer is in a bf16 model.
+enum class Layer : std::uint8_t {
+  kDense,
+  kGate,    // of CARoPE: all but its input is fp32
+  kScores,  // a classifier's that is not trained: only its result is fp32
+};
 struct LinearCase {
   std::int64_t rows, in, out;
   bool bias = true;
   bool frozen = false;  // no gradient of the weight
   Write write = Write::kOverwrite;
-  bool gate = false;  // as the gate of CARoPE: all but x is fp32 in a bf16 model
+  Rounding rounding = Rounding::kAsFastest;
+  Layer layer = Layer::kDense;
 };
 OpCase linear_case(const LinearCase& c);
 
@@ -24,8 +32,15 @@ struct MlpCase {
   bool bias = true;
   double scale = 1.0;  // of the input
   Write write = Write::kOverwrite;
+  Rounding rounding = Rounding::kAsFastest;
 };
 OpCase mlp_case(const MlpCase& c);
+
+struct GeluCase {
+  std::int64_t rows, width;
+  double scale = 1.0;  // of the input
+};
+OpCase gelu_case(const GeluCase& c);
 
 enum class Sum : std::uint8_t {
   kNone,      // a plain layer norm

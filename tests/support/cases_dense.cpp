@@ -14,15 +14,21 @@ double product_flops(std::int64_t a, std::int64_t b, std::int64_t c) {
   return 2.0 * static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
 }
 
+const char* suffix(Rounding rounding) { return rounding == Rounding::kByRow ? "_by_row" : ""; }
+
+const char* name_of(Layer layer) {
+  return layer == Layer::kDense ? "linear" : layer == Layer::kGate ? "gate" : "scores";
+}
+
 }  // namespace
 
 OpCase linear_case(const LinearCase& c) {
-  OpCase op{
-      .op = c.gate ? "gate" : "linear",
-      .variant = fmt::format("rows{}_in{}_out{}{}{}{}", c.rows, c.in, c.out,
-                             c.bias ? "" : "_no_bias", c.frozen ? "_frozen" : "", suffix(c.write)),
-      .bf16_only = c.gate};
-  const Precision weights = c.gate ? Precision::kFull : Precision::kWeight;
+  OpCase op{.op = name_of(c.layer),
+            .variant = fmt::format("rows{}_in{}_out{}{}{}{}{}", c.rows, c.in, c.out,
+                                   c.bias ? "" : "_no_bias", c.frozen ? "_frozen" : "",
+                                   suffix(c.write), suffix(c.rounding)),
+            .bf16_only = c.layer != Layer::kDense};
+  const Precision weights = c.layer == Layer::kGate ? Precision::kFull : Precision::kWeight;
   op.inputs = {{.name = "x", .shape = {c.rows, c.in}, .write = c.write},
                {.name = "weight",
                 .shape = {c.out, c.in},
@@ -32,17 +38,20 @@ OpCase linear_case(const LinearCase& c) {
   if (c.bias) {
     op.inputs.push_back({.name = "bias", .shape = {c.out}, .precision = weights, .write = c.write});
   }
-  op.outputs = {{.name = "y",
-                 .shape = {c.rows, c.out},
-                 .precision = c.gate ? Precision::kFull : Precision::kActivation}};
+  op.outputs = {
+      {.name = "y",
+       .shape = {c.rows, c.out},
+       .precision = c.layer == Layer::kDense ? Precision::kActivation : Precision::kFull}};
   op.forward = [c](Context& ctx, const OpTensors& t) {
-    linear(ctx, t.in[0], t.in[1], c.bias ? t.in[2] : Tensor{}, t.out[0]);
+    linear(ctx, t.in[0], t.in[1], c.bias ? t.in[2] : Tensor{}, t.out[0], c.rounding);
   };
-  op.backward = [c](Context& ctx, const OpTensors& t) {
-    linear_backward_weight(ctx, t.in[0], t.d_out[0], t.d_in[1], c.bias ? t.d_in[2] : Tensor{},
-                           c.write);
-    linear_backward_input(ctx, t.d_out[0], t.in[1], t.d_in[0], c.write);
-  };
+  if (c.layer != Layer::kScores) {
+    op.backward = [c](Context& ctx, const OpTensors& t) {
+      linear_backward_weight(ctx, t.in[0], t.d_out[0], t.d_in[1], c.bias ? t.d_in[2] : Tensor{},
+                             c.write);
+      linear_backward_input(ctx, t.d_out[0], t.in[1], t.d_in[0], c.write);
+    };
+  }
   op.reference = [c](const std::vector<Values>& in) {
     return std::vector<Values>{reference::linear(in[0], in[1], c.bias ? in[2] : Values{}, c.in)};
   };
@@ -53,10 +62,10 @@ OpCase linear_case(const LinearCase& c) {
 }
 
 OpCase mlp_case(const MlpCase& c) {
-  OpCase op{
-      .op = "mlp",
-      .variant = fmt::format("rows{}_width{}_hidden{}{}_scale{}{}", c.rows, c.width, c.hidden,
-                             c.bias ? "" : "_no_bias", static_cast<int>(c.scale), suffix(c.write))};
+  OpCase op{.op = "mlp",
+            .variant = fmt::format("rows{}_width{}_hidden{}{}_scale{}{}{}", c.rows, c.width,
+                                   c.hidden, c.bias ? "" : "_no_bias", static_cast<int>(c.scale),
+                                   suffix(c.write), suffix(c.rounding))};
   op.inputs = {
       {.name = "x", .shape = {c.rows, c.width}, .scale = c.scale},
       {.name = "weight_in",
@@ -82,8 +91,8 @@ OpCase mlp_case(const MlpCase& c) {
                 {.name = "y", .shape = {c.rows, c.width}}};
   op.saved = {{{c.rows, c.hidden}}};
   op.forward = [c](Context& ctx, const OpTensors& t) {
-    linear_gelu(ctx, t.in[0], t.in[1], c.bias ? t.in[4] : Tensor{}, t.out[0], t.out[1]);
-    linear(ctx, t.out[1], t.in[2], t.in[3], t.out[2]);
+    linear_gelu(ctx, t.in[0], t.in[1], c.bias ? t.in[4] : Tensor{}, t.out[0], t.out[1], c.rounding);
+    linear(ctx, t.out[1], t.in[2], t.in[3], t.out[2], c.rounding);
   };
   op.backward = [c](Context& ctx, const OpTensors& t) {
     const Tensor& d_pre = t.saved[0];
@@ -100,6 +109,20 @@ OpCase mlp_case(const MlpCase& c) {
   op.tokens = c.rows;
   op.forward_flops = 2.0 * product_flops(c.rows, c.width, c.hidden);
   op.backward_flops = 2.0 * op.forward_flops;
+  return op;
+}
+
+OpCase gelu_case(const GeluCase& c) {
+  OpCase op{
+      .op = "gelu",
+      .variant = fmt::format("rows{}_width{}_scale{}", c.rows, c.width, static_cast<int>(c.scale))};
+  op.inputs = {{.name = "x", .shape = {c.rows, c.width}, .scale = c.scale}};
+  op.outputs = {{.name = "y", .shape = {c.rows, c.width}}};
+  op.forward = [](Context& ctx, const OpTensors& t) { gelu(ctx, t.in[0], t.out[0]); };
+  op.reference = [](const std::vector<Values>& in) {
+    return std::vector<Values>{reference::gelu(in[0])};
+  };
+  op.tokens = c.rows;
   return op;
 }
 

@@ -13,9 +13,7 @@ namespace carope::test {
 class DeviceModel {
  public:
   DeviceModel(const GptConfig& config, Context ctx, DType compute = DType::kF32)
-      : ctx_(std::move(ctx)), gpt_(config, ctx_.device()) {
-    check<Error>(compute == DType::kF32, "models compute in fp32 only");
-  }
+      : ctx_(std::move(ctx)), gpt_(config, ctx_.device(), compute) {}
 
   Context& ctx() { return ctx_; }
   Gpt& gpt() { return gpt_; }
@@ -29,6 +27,7 @@ class DeviceModel {
       change(parameter, values);
       write(values, parameter.value);
     }
+    gpt_.round_parameters();
   }
 
   double loss(const Batch& batch, Activations& a) { return gpt_.loss(ctx_, uploaded(batch), a); }
@@ -48,26 +47,12 @@ class DeviceModel {
 
  private:
   Batch uploaded(const Batch& batch) {
-    if (ctx_.device() == Device{}) {
-      return batch;
-    }
-    Batch here = batch;
-    const auto move = [&](Tensor& tensor, Memory& memory) {
-      if (tensor) {
-        memory = Memory(ctx_.device(), tensor.bytes());
-        copy_from_host(memory.data(), tensor.raw(), tensor.bytes(), ctx_.device());
-        tensor = Tensor(memory.data(), {tensor.shape(), tensor.dtype()}, ctx_.device());
-      }
-    };
-    move(here.tokens, tokens_);
-    move(here.targets, targets_);
-    move(here.seq.document_start, document_start_);
-    return here;
+    return batch_.upload(ctx_, batch, gpt_.config().vocabulary);
   }
 
   Context ctx_;
   Gpt gpt_;
-  Memory tokens_, targets_, document_start_;
+  DeviceBatch batch_;
 };
 
 }  // namespace carope::test

@@ -22,7 +22,11 @@ void add_linear(Cases& cases) {
     cases.push_back(mlp_case({.rows = 70, .width = 12, .hidden = 70, .write = write}));
   }
   cases.push_back(mlp_case({.rows = 1, .width = 1, .hidden = 1}));
+  cases.push_back(mlp_case({.rows = 70, .width = 13, .hidden = 71, .rounding = Rounding::kByRow}));
   cases.push_back(mlp_case({.rows = 16, .width = 8, .hidden = 32, .scale = 6.0}));  // GELU's tails
+  cases.push_back(gelu_case({.rows = 1, .width = 1}));
+  cases.push_back(gelu_case({.rows = 17, .width = 9, .scale = 6.0}));
+  cases.push_back(gelu_case({.rows = 70, .width = 64, .scale = 3.0}));
 }
 
 void add_norms(Cases& cases) {
@@ -234,8 +238,19 @@ std::vector<LinearCase> linear_test_cases() {
   layers.push_back({.rows = 300, .in = 7, .out = 2});    // as the gate of CARoPE
   layers.push_back({.rows = 530, .in = 3, .out = 140});  // several tiles either way
   layers.push_back({.rows = 4, .in = 700, .out = 3, .bias = false});
-  layers.push_back({.rows = 19, .in = 21, .out = 32});  // the widest that goes row by row
-  layers.push_back({.rows = 19, .in = 21, .out = 33});
+  // By row: what is left of blocks of rows, columns and terms, and more terms than stay in cache.
+  const auto add_by_row = [&](std::int64_t rows, std::int64_t in, std::int64_t out, bool bias) {
+    layers.push_back(
+        {.rows = rows, .in = in, .out = out, .bias = bias, .rounding = Rounding::kByRow});
+  };
+  add_by_row(1, 1, 1, true);
+  add_by_row(3, 5, 7, true);
+  add_by_row(300, 7, 2, true);  // as the gate of CARoPE
+  add_by_row(19, 21, 32, true);
+  add_by_row(19, 21, 33, false);
+  add_by_row(65, 64, 130, true);
+  add_by_row(6, 1041, 5, true);
+  add_by_row(2, 2100, 3, false);
   return layers;
 }
 

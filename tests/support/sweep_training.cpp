@@ -51,6 +51,7 @@ void add_layers(Cases& cases) {
   cases.push_back(linear_case({.rows = 1000, .in = 512, .out = 1536, .bias = false}));
   cases.push_back(linear_case({.rows = 1, .in = 768, .out = 2304}));  // one token, as in decoding
   cases.push_back(mlp_case({.rows = 1024, .width = 768, .hidden = 3072}));
+  cases.push_back(gelu_case({.rows = 1024, .width = 3072, .scale = 4.0}));
   cases.push_back(mlp_case({.rows = 1000, .width = 512, .hidden = 2048}));
   for (const std::int64_t width : {512, 768, 1600}) {
     for (const Sum sum : {Sum::kNone, Sum::kSeparate, Sum::kInPlace}) {
@@ -72,6 +73,14 @@ void add_vocabulary(Cases& cases) {
                                    .scale = 0.1}));
   cases.push_back(
       classifier_case({.rows = 64, .width = 512, .classes = kVocabulary, .scale = 0.1}));
+  for (const std::int64_t rows : {1, 100}) {
+    cases.push_back(linear_case({.rows = rows,
+                                 .in = 768,
+                                 .out = kVocabulary,
+                                 .bias = false,
+                                 .rounding = Rounding::kByRow,
+                                 .layer = Layer::kScores}));
+  }
   cases.push_back(cross_entropy_case({.rows = 70, .classes = kVocabulary, .ignore_every = 9}));
   // A few hundred classes share the probability: were all alike, their part of the gradient would
   // vanish in bf16 beside the target's.
@@ -119,7 +128,11 @@ std::vector<OpCase> bf16_test_cases() {
   Cases cases;
   for (LinearCase layer : linear_test_cases()) {
     if (layer.out <= kWidestGate) {
-      layer.gate = true;
+      layer.layer = Layer::kGate;
+      cases.push_back(linear_case(layer));
+    }
+    if (!layer.bias && layer.write == Write::kOverwrite) {
+      layer.layer = Layer::kScores;
       cases.push_back(linear_case(layer));
     }
   }
@@ -142,7 +155,8 @@ std::vector<OpCase> training_test_cases() {
   add_rotations(cases);
   add_optimizer(cases);
   for (const std::int64_t heads : {8, 12}) {
-    cases.push_back(linear_case({.rows = kTokens, .in = 64 * heads, .out = heads, .gate = true}));
+    cases.push_back(
+        linear_case({.rows = kTokens, .in = 64 * heads, .out = heads, .layer = Layer::kGate}));
   }
   return cases;
 }

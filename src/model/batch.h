@@ -1,0 +1,39 @@
+#pragma once
+
+#include <optional>
+
+#include "core/arena.h"
+#include "core/context.h"
+#include "ops/sequence.h"
+
+namespace carope {
+
+/// Tokens to learn from or to score.
+struct Batch {
+  Sequence seq;
+  Tensor tokens;     // [B, T] i32
+  Tensor targets{};  // [B, T] i32: the token that follows each; negative ones are not counted
+  /// How many targets are counted, where they are on a device that the CPU cannot read.
+  std::optional<std::int64_t> known_count{};
+
+  std::int64_t counted() const;
+  /// Rows [row, row + rows).
+  Batch slice(std::int64_t row, std::int64_t rows) const;
+};
+
+/// How many targets are counted; they must be on the CPU.
+std::int64_t count_targets(const Tensor& targets);
+
+/// Room on a device for batches that come from the CPU.
+class DeviceBatch {
+ public:
+  /// The batch where the context computes: itself on the CPU, otherwise a copy that is valid until
+  /// the next call. Throws if a token is outside the vocabulary: kernels do not look.
+  Batch upload(Context& ctx, const Batch& host, std::int64_t vocabulary);
+
+ private:
+  Batch room_{};
+  Arena arena_;
+};
+
+}  // namespace carope

@@ -1,0 +1,279 @@
+#include "ops/linear.h"
+
+#include "ops/kernel.cuh"
+#include "ops/matmul_cuda.h"
+#include "ops/narrow_linear_cuda.h"
+
+namespace carope::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+/// tanh-GELU and its derivative, as the CPU has them.
+__device__ float gelu_tanh(float x) {
+  constexpr float kSqrt2OverPi = 0.7978845608028654F;
+  return tanhf(kSqrt2OverPi * (x + 0.044715F * x * x * x));
+}
+__device__ float gelu_of(float x) { return 0.5F * x * (1.0F + gelu_tanh(x)); }
+__device__ float gelu_derivative(float x) {
+  constexpr float kSqrt2OverPi = 0.7978845608028654F;
+  const float t = gelu_tanh(x);
+  return 0.5F * (1.0F + t) +
+         0.5F * x * (1.0F - t * t) * kSqrt2OverPi * (1.0F + 3.0F * 0.044715F * x * x);
+}
+
+/// y[i] = function(x[i], y[i]), `N` elements at a time where all are aligned.
+template <int N, class T, class Function>
+__global__ void map_kernel(const T* x, T* y, std::int64_t count, Function function) {
+  const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N;
+  if (i >= count) {
+    return;
+  }
+  const auto in = Vec<T, N>::load(x + i);
+  auto out = Vec<T, N>::load(y + i);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    out.at[j] = from_float<T>(function(to_float(in.at[j]), to_float(out.at[j])));
+  }
+  out.store(y + i);
+}
+
+template <class Function>
+void map(Context& ctx, const Tensor& x, const Tensor& y, const Function& function) {
+  visit_float(x.dtype(), [&](auto type) {
+    using T = decltype(type);
+    constexpr int kLanes = kLanesOf<T>;
+    const std::int64_t count = x.size();
+    const auto launch = [&](auto lanes) {
+      constexpr int N = decltype(lanes)::value;
+      const auto blocks = static_cast<unsigned>(ceil_div<std::int64_t>(count, kThreads * N));
+      map_kernel<N>
+          <<<blocks, kThreads, 0, stream_of(ctx)>>>(data_of<T>(x), data_of<T>(y), count, function);
+      CUDA_CHECK_LAUNCH();
+    };
+    if (count % kLanes == 0 && aligned16(x.raw(), y.raw())) {
+      launch(std::integral_constant<int, kLanes>{});
+    } else {
+      launch(std::integral_constant<int, 1>{});
+    }
+  });
+}
+
+struct Gelu {
+  __device__ float operator()(float x, float /*y*/) const { return gelu_of(x); }
+};
+struct GeluGradient {
+  __device__ float operator()(float x, float dy) const { return dy * gelu_derivative(x); }
+};
+
+// Sums of columns in two steps, so that the order of additions is always the same: every block sums
+// a slab of rows, then the slabs' sums are added up.
+constexpr int kSlabs = 128;
+constexpr int kColumns = 32;  // of a block
+constexpr int kRowsAtOnce = 8;
+
+template <class T>
+__global__ void column_sums_of_slabs(const T* x, std::int64_t rows, std::int64_t cols,
+                                     float* partial) {
+  __shared__ float sums[kRowsAtOnce][kColumns];
+  const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * kColumns + threadIdx.x;
+  const std::int64_t slab = (rows + kSlabs - 1) / kSlabs;
+  const std::int64_t begin = blockIdx.y * slab;
+  const std::int64_t end = min(rows, begin + slab);
+  float sum = 0.0F;
+  if (col < cols) {
+    for (std::int64_t row = begin + threadIdx.y; row < end; row += kRowsAtOnce) {
+      sum += to_float(x[row * cols + col]);
+    }
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y == 0 && col < cols) {
+    for (int i = 1; i < kRowsAtOnce; ++i) {
+      sum += sums[i][threadIdx.x];
+    }
+    partial[blockIdx.y * cols + col] = sum;
+  }
+}
+
+__global__ void add_slabs(const float* partial, int slabs, std::int64_t cols, float* sums,
+                          bool accumulate) {
+  const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (col >= cols) {
+    return;
+  }
+  double sum = accumulate ? sums[col] : 0.0;
+  for (int slab = 0; slab < slabs; ++slab) {
+    sum += partial[slab * cols + col];
+  }
+  sums[col] = static_cast<float>(sum);
+}
+
+unsigned blocks_for(std::int64_t count, int size) {
+  return static_cast<unsigned>(ceil_div<std::int64_t>(count, size));
+}
+
+/// sums [C] f32 = (or +=) the sums of dy's columns.
+void sum_columns(Context& ctx, const Tensor& dy, const Tensor& sums, Write write) {
+  const std::int64_t cols = dy.cols();
+  const Tensor partial = ctx.scratch({{kSlabs, cols}});
+  visit_float(dy.dtype(), [&](auto type) {
+    using T = decltype(type);
+    column_sums_of_slabs<<<dim3(blocks_for(cols, kColumns), kSlabs), dim3(kColumns, kRowsAtOnce), 0,
+                           stream_of(ctx)>>>(data_of<T>(dy), dy.rows(), cols, partial.f32());
+    CUDA_CHECK_LAUNCH();
+  });
+  add_slabs<<<blocks_for(cols, kThreads), kThreads, 0, stream_of(ctx)>>>(
+      partial.f32(), kSlabs, cols, sums.f32(), write == Write::kAccumulate);
+  CUDA_CHECK_LAUNCH();
+}
+
+/// A gate's product: its weights stay fp32 while the model computes in bf16.
+bool is_gate(const Tensor& activation, const Tensor& weight) {
+  return weight.dtype() == DType::kF32 && activation.dtype() == DType::kBF16;
+}
+
+void require(bool done, const Matmul& product) {
+  check<DeviceError>(done, "cuBLASLt has no algorithm for the product {}", name_of(product));
+}
+
+Matmul forward_product(const Tensor& x, const Tensor& weight, const Tensor& y) {
+  return {.left = {x}, .right = {weight, true}, .result = y};
+}
+
+Matmul backward_product(const Tensor& dy, const Tensor& weight, const Tensor& dx) {
+  return {.left = {dy}, .right = {weight}, .result = dx};
+}
+
+/// dW = (or +=) dyᵀ x and db likewise, in one of two ways.
+struct WeightGradient {
+  const Tensor& x;
+  const Tensor& dy;
+  Tensor dweight;
+  Tensor dbias;  // or empty
+  Write write;
+
+  Matmul product() const {
+    return {.left = {dy, true},
+            .right = {x},
+            .result = dweight,
+            .accumulate = write == Write::kAccumulate};
+  }
+
+  /// The sums of dy made by the product on its way; false if cuBLASLt cannot.
+  bool together(Context& ctx) const {
+    Matmul fused = product();
+    fused.epilogue = Epilogue::kBiasGradient;
+    fused.vector = write == Write::kOverwrite ? dbias : ctx.scratch({{dy.cols()}});
+    const bool done = ctx.state<MatmulPlans>().run(ctx, fused);
+    if (done && write == Write::kAccumulate) {
+      add_slabs<<<blocks_for(dy.cols(), kThreads), kThreads, 0, stream_of(ctx)>>>(
+          fused.vector.f32(), 1, dy.cols(), dbias.f32(), true);
+      CUDA_CHECK_LAUNCH();
+    }
+    return done;
+  }
+
+  bool apart(Context& ctx) const {
+    require(ctx.state<MatmulPlans>().run(ctx, product()), product());
+    if (dbias) {
+      sum_columns(ctx, dy, dbias, write);
+    }
+    return true;
+  }
+};
+
+}  // namespace
+
+// On a GPU bits may depend on how many rows are computed together; `rounding` is the CPU's.
+void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+            const Tensor& y, Rounding /*rounding*/) {
+  if (is_gate(x, weight)) {
+    narrow_linear(ctx, x, weight, bias, y);
+    return;
+  }
+  Matmul product = forward_product(x, weight, y);
+  if (bias) {
+    product.epilogue = Epilogue::kBias;
+    product.vector = bias;
+  }
+  require(ctx.state<MatmulPlans>().run(ctx, product), product);
+}
+
+void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                 const Tensor& pre, const Tensor& y, Rounding rounding) {
+  auto& plans = ctx.state<MatmulPlans>();
+  Matmul fused = forward_product(x, weight, y);
+  fused.epilogue = bias ? Epilogue::kBiasGelu : Epilogue::kGelu;
+  fused.vector = bias;
+  fused.aux = pre;
+  const auto together = [&] { return plans.run(ctx, fused); };
+  const auto apart = [&] {
+    cuda::linear(ctx, x, weight, bias, pre, rounding);
+    map(ctx, pre, y, Gelu{});
+    return true;
+  };
+  plans.faster(ctx, "gelu." + name_of(fused), together, apart);
+}
+
+void gelu(Context& ctx, const Tensor& pre, const Tensor& y) { map(ctx, pre, y, Gelu{}); }
+
+void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& dx,
+                           Write write) {
+  if (is_gate(dx, weight)) {
+    narrow_backward_input(ctx, dy, weight, dx, write);
+    return;
+  }
+  Matmul product = backward_product(dy, weight, dx);
+  product.accumulate = write == Write::kAccumulate;
+  require(ctx.state<MatmulPlans>().run(ctx, product), product);
+}
+
+void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
+                          const Tensor& dpre) {
+  auto& plans = ctx.state<MatmulPlans>();
+  Matmul fused = backward_product(dy, weight, dpre);
+  fused.epilogue = Epilogue::kGeluGradient;
+  fused.aux = pre;
+  const auto together = [&] { return plans.run(ctx, fused); };
+  const auto apart = [&] {
+    cuda::linear_backward_input(ctx, dy, weight, dpre, Write::kOverwrite);
+    map(ctx, pre, dpre, GeluGradient{});
+    return true;
+  };
+  plans.faster(ctx, "dgelu." + name_of(fused), together, apart);
+}
+
+void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dweight,
+                            const Tensor& dbias, Write write) {
+  if (dy.dtype() == DType::kF32 && x.dtype() == DType::kBF16) {
+    narrow_backward_weight(ctx, x, dy, dweight, dbias, write);
+    return;
+  }
+  if (!dweight) {
+    if (dbias) {
+      sum_columns(ctx, dy, dbias, write);
+    }
+    return;
+  }
+  const WeightGradient gradient{x, dy, dweight, dbias, write};
+  if (!dbias) {
+    gradient.apart(ctx);
+    return;
+  }
+  auto& plans = ctx.state<MatmulPlans>();
+  const std::string name = "bgrad." + name_of(gradient.product());
+  if (!plans.knows(name)) {  // trials must not touch what is added to
+    const Memory trial(ctx.device(), dweight.bytes());
+    const Memory trial_bias(ctx.device(), dbias.bytes());
+    const WeightGradient tried{x, dy, Tensor(trial.data(), {dweight.shape()}, ctx.device()),
+                               Tensor(trial_bias.data(), {dbias.shape()}, ctx.device()), write};
+    clear(ctx, tried.dweight);
+    clear(ctx, tried.dbias);
+    plans.faster(
+        ctx, name, [&] { return tried.together(ctx); }, [&] { return tried.apart(ctx); });
+  }
+  (plans.choice(name) == 0 && gradient.together(ctx)) || gradient.apart(ctx);
+}
+
+}  // namespace carope::cuda

@@ -1,0 +1,360 @@
+#include "ops/matmul_cuda.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdlib>
+#include <limits>
+#include <sstream>
+
+#include "core/file.h"
+#include "ops/kernel.cuh"
+
+namespace carope::cuda {
+namespace {
+
+constexpr std::size_t kWorkspace = std::size_t{64} << 20;
+
+#define CUBLAS_CHECK(statement) check_cublas((statement), #statement)
+
+void check_cublas(cublasStatus_t status, const char* statement) {
+  check<DeviceError>(status == CUBLAS_STATUS_SUCCESS, "{}: {}", statement,
+                     cublasLtGetStatusString(status));
+}
+
+cudaDataType_t type_of(const Tensor& tensor) {
+  return tensor.dtype() == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+cublasLtEpilogue_t epilogue_of(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::kNone:
+      return CUBLASLT_EPILOGUE_DEFAULT;
+    case Epilogue::kBias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::kBiasGelu:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case Epilogue::kGelu:
+      return CUBLASLT_EPILOGUE_GELU_AUX;
+    case Epilogue::kGeluGradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::kBiasGradient:
+      return CUBLASLT_EPILOGUE_BGRADB;  // cuBLASLt's B is our left factor
+  }
+  throw Error("a matrix product has no epilogue");
+}
+
+/// The largest power of two, up to 256, that divides all addresses.
+std::uint32_t alignment_of(const Matmul& product) {
+  std::uintptr_t bits = 256;
+  for (const Tensor* tensor : {&product.left.tensor, &product.right.tensor, &product.result,
+                               &product.vector, &product.aux}) {
+    bits |= reinterpret_cast<std::uintptr_t>(tensor->raw());
+  }
+  return std::uint32_t{1} << std::countr_zero(bits);
+}
+
+std::string to_hex(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string text;
+  for (const std::uint64_t word : algorithm.data) {
+    text += fmt::format("{:016x}", word);
+  }
+  return text;
+}
+
+bool from_hex(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
+  constexpr std::size_t kDigits = 16;
+  if (text.size() != std::size(algorithm.data) * kDigits ||
+      text.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    return false;
+  }
+  for (std::size_t i = 0; i < std::size(algorithm.data); ++i) {
+    algorithm.data[i] = std::stoull(text.substr(i * kDigits, kDigits), nullptr, 16);
+  }
+  return true;
+}
+
+/// Where this machine's choices are kept; empty if the user has no such folder.
+std::filesystem::path cache_file(const Context& ctx) {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  if ((cache == nullptr || *cache == '\0') && (home == nullptr || *home == '\0')) {
+    return {};
+  }
+  const std::filesystem::path folder = cache != nullptr && *cache != '\0'
+                                           ? std::filesystem::path(cache)
+                                           : std::filesystem::path(home) / ".cache";
+  cudaDeviceProp properties{};
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, ctx.device().index));
+  std::string device = properties.name;
+  std::replace_if(
+      device.begin(), device.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '-');
+  return folder / "carope" / fmt::format("matmul-{}-{}.txt", device, cublasLtGetVersion());
+}
+
+/// The median time of a few runs in ms.
+template <class Run>
+float time_of(cudaStream_t stream, const Run& run) {
+  constexpr int kRuns = 5;
+  std::array<cudaEvent_t, kRuns + 1> events{};
+  for (cudaEvent_t& event : events) {
+    CUDA_CHECK(cudaEventCreate(&event));
+  }
+  run();  // the first run loads code
+  CUDA_CHECK(cudaEventRecord(events[0], stream));
+  for (int i = 1; i <= kRuns; ++i) {
+    run();
+    CUDA_CHECK(cudaEventRecord(events[i], stream));
+  }
+  CUDA_CHECK(cudaEventSynchronize(events[kRuns]));
+  std::array<float, kRuns> times{};
+  for (int i = 0; i < kRuns; ++i) {
+    CUDA_CHECK(cudaEventElapsedTime(&times[i], events[i], events[i + 1]));
+  }
+  for (const cudaEvent_t event : events) {
+    CUDA_CHECK(cudaEventDestroy(event));
+  }
+  std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
+  return times[kRuns / 2];
+}
+
+void require_no_capture(cudaStream_t stream, const std::string& name) {
+  cudaStreamCaptureStatus status{};
+  CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
+  check<DeviceError>(status == cudaStreamCaptureStatusNone,
+                     "the product {} was first met while a graph is captured: it cannot be timed",
+                     name);
+}
+
+}  // namespace
+
+/// Descriptors and the algorithm of one kind of product. cuBLASLt counts in columns: row-major
+/// result = left right is its column-major resultᵀ = rightᵀ leftᵀ, so our right factor is its A.
+struct MatmulPlans::Plan {
+  explicit Plan(const Matmul& product) {
+    const auto compute = CUBLAS_COMPUTE_32F;  // fp32 stays fp32: no TF32
+    CUBLAS_CHECK(cublasLtMatmulDescCreate(&operation, compute, CUDA_R_32F));
+    set(CUBLASLT_MATMUL_DESC_TRANSA, product.right.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, product.left.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(product.epilogue));
+    if (product.vector) {
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(product.vector));
+    }
+    if (product.aux) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.aux.cols());
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(product.aux));
+    }
+    point(product);
+    a = layout_of(product.right.tensor);
+    b = layout_of(product.left.tensor);
+    d = layout_of(product.result);
+  }
+  ~Plan() {
+    cublasLtMatrixLayoutDestroy(a);
+    cublasLtMatrixLayoutDestroy(b);
+    cublasLtMatrixLayoutDestroy(d);
+    cublasLtMatmulDescDestroy(operation);
+  }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  /// Names this product's vector and aux.
+  void point(const Matmul& product) {
+    if (product.vector) {
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.vector.raw());
+    }
+    if (product.aux) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.aux.raw());
+    }
+  }
+
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)));
+  }
+
+  static cublasLtMatrixLayout_t layout_of(const Tensor& tensor) {
+    cublasLtMatrixLayout_t layout = nullptr;
+    CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, type_of(tensor), tensor.cols(), tensor.rows(),
+                                            tensor.cols()));
+    return layout;
+  }
+
+  cublasLtMatmulDesc_t operation = nullptr;
+  cublasLtMatrixLayout_t a = nullptr;
+  cublasLtMatrixLayout_t b = nullptr;
+  cublasLtMatrixLayout_t d = nullptr;
+  cublasLtMatmulAlgo_t algorithm{};
+  bool possible = false;
+};
+
+std::string name_of(const Matmul& product) {
+  const auto rows_and_cols = [](const MatmulOperand& operand) {
+    return fmt::format("{}x{}{}", operand.tensor.rows(), operand.tensor.cols(),
+                       operand.transposed ? "t" : "");
+  };
+  return fmt::format("{}.{}.{}{}{}{}.{}.align{}", rows_and_cols(product.left),
+                     rows_and_cols(product.right), to_string(product.left.tensor.dtype()),
+                     to_string(product.result.dtype()), product.accumulate ? ".add" : "",
+                     product.vector ? fmt::format(".{}", to_string(product.vector.dtype())) : "",
+                     static_cast<int>(product.epilogue), alignment_of(product));
+}
+
+MatmulPlans::MatmulPlans(const Context& ctx)
+    : workspace_(ctx.device(), kWorkspace),
+      cache_(ctx.deterministic() ? std::filesystem::path() : cache_file(ctx)) {
+  CUBLAS_CHECK(cublasLtCreate(&handle_));
+  if (cache_.empty() || !std::filesystem::exists(cache_)) {
+    return;
+  }
+  std::istringstream lines(read_file(cache_));
+  for (std::string name, choice; lines >> name >> choice;) {
+    remembered_[name] = choice;
+    if (choice == "0" || choice == "1") {
+      choices_[name] = choice == "1" ? 1 : 0;
+    }
+  }
+}
+
+MatmulPlans::~MatmulPlans() {
+  plans_.clear();
+  cublasLtDestroy(handle_);
+}
+
+void MatmulPlans::remember(const std::string& name, const std::string& choice) {
+  remembered_[name] = choice;
+  if (cache_.empty()) {
+    return;
+  }
+  std::string text;
+  for (const auto& [known, chosen] : remembered_) {
+    text += known + " " + chosen + "\n";
+  }
+  try {
+    std::filesystem::create_directories(cache_.parent_path());
+    write_file(cache_, text);
+  } catch (const std::exception&) {
+    cache_.clear();  // a folder that cannot be written costs another measurement, not a run
+  }
+}
+
+MatmulPlans::Plan& MatmulPlans::plan_of(Context& ctx, const Matmul& product) {
+  const std::string name = name_of(product);
+  auto& plan = plans_[name];
+  if (plan) {
+    return *plan;
+  }
+  plan = std::make_unique<Plan>(product);
+  const auto known = remembered_.find(name);
+  cublasLtMatmulHeuristicResult_t checked{};
+  if (known != remembered_.end() && from_hex(known->second, plan->algorithm) &&
+      cublasLtMatmulAlgoCheck(handle_, plan->operation, plan->a, plan->b, plan->d, plan->d,
+                              &plan->algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
+      checked.workspaceSize <= workspace_.bytes()) {
+    plan->possible = true;
+  } else {
+    choose(ctx, product, *plan);
+  }
+  return *plan;
+}
+
+void MatmulPlans::choose(Context& ctx, const Matmul& product, Plan& plan) {
+  constexpr int kCandidates = 32;
+  cublasLtMatmulPreference_t preference = nullptr;
+  CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    CUBLAS_CHECK(
+        cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)));
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_.bytes());
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    prefer(attribute, alignment_of(product));
+  }
+  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates{};
+  int found = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation, plan.a, plan.b, plan.d, plan.d,
+                                     preference, kCandidates, candidates.data(), &found);
+  CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
+  if (status != CUBLAS_STATUS_SUCCESS || found == 0) {
+    return;
+  }
+  plan.possible = true;
+  plan.algorithm = candidates[0].algo;
+  if (found == 1 || ctx.deterministic()) {
+    return;
+  }
+  require_no_capture(stream_of(ctx), name_of(product));
+  // A result that is added to must not be touched by trials.
+  const Memory trial = product.accumulate ? Memory(ctx.device(), product.result.bytes()) : Memory();
+  const Tensor result =
+      product.accumulate
+          ? Tensor(trial.data(), {product.result.shape(), product.result.dtype()}, ctx.device())
+          : product.result;
+  if (product.accumulate) {
+    clear(ctx, result);
+  }
+  float best = std::numeric_limits<float>::infinity();
+  cublasLtMatmulAlgo_t fastest = plan.algorithm;
+  for (int i = 0; i < found; ++i) {
+    plan.algorithm = candidates[i].algo;
+    if (launch(ctx, product, plan, result) != CUBLAS_STATUS_SUCCESS) {
+      continue;
+    }
+    const float time =
+        time_of(stream_of(ctx), [&] { CUBLAS_CHECK(launch(ctx, product, plan, result)); });
+    if (time < best) {
+      best = time;
+      fastest = plan.algorithm;
+    }
+  }
+  plan.possible = best < std::numeric_limits<float>::infinity();
+  plan.algorithm = fastest;
+  if (plan.possible) {
+    remember(name_of(product), to_hex(fastest));
+  }
+}
+
+cublasStatus_t MatmulPlans::launch(Context& ctx, const Matmul& product, Plan& plan,
+                                   const Tensor& result) {
+  plan.point(product);
+  const float one = 1.0F;
+  const float keep = product.accumulate ? 1.0F : 0.0F;
+  return cublasLtMatmul(handle_, plan.operation, &one, product.right.tensor.raw(), plan.a,
+                        product.left.tensor.raw(), plan.b, &keep, result.raw(), plan.d,
+                        result.raw(), plan.d, &plan.algorithm, workspace_.data(),
+                        workspace_.bytes(), stream_of(ctx));
+}
+
+bool MatmulPlans::run(Context& ctx, const Matmul& product) {
+  Plan& plan = plan_of(ctx, product);
+  if (plan.possible) {
+    CUBLAS_CHECK(launch(ctx, product, plan, product.result));
+  }
+  return plan.possible;
+}
+
+void MatmulPlans::faster(Context& ctx, const std::string& name, const Way& first,
+                         const Way& second) {
+  const auto known = choices_.find(name);
+  if (known != choices_.end()) {
+    (known->second == 0 && first()) || second();
+    return;
+  }
+  require_no_capture(stream_of(ctx), name);
+  int choice = 0;
+  if (!first()) {
+    choice = 1;
+  } else if (!ctx.deterministic() && second()) {
+    choice = time_of(stream_of(ctx), second) < time_of(stream_of(ctx), first) ? 1 : 0;
+  }
+  choices_[name] = choice;
+  remember(name, std::to_string(choice));
+  (choice == 0 && first()) || second();
+}
+
+}  // namespace carope::cuda

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cublasLt.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "core/context.h"
+#include "core/memory.h"
+
+// Matrix products by cuBLASLt.
+namespace carope::cuda {
+
+/// What a product does to its result before it is stored.
+enum class Epilogue : std::uint8_t {
+  kNone,
+  kBias,          // + bias
+  kBiasGelu,      // aux = product + bias, result = gelu(aux)
+  kGelu,          // aux = product, result = gelu(aux)
+  kGeluGradient,  // result = product * gelu'(aux)
+  kBiasGradient,  // vector = the sum of each of the left factor's rows
+};
+
+struct MatmulOperand {
+  Tensor tensor;  // row-major, two axes count: [rows, cols]
+  bool transposed = false;
+};
+
+/// result [m, n] = (or +=) left [m, k] right [k, n].
+struct Matmul {
+  MatmulOperand left;
+  MatmulOperand right;
+  Tensor result;
+  bool accumulate = false;
+  Epilogue epilogue = Epilogue::kNone;
+  Tensor vector{};  // [n] the bias, or [m] what a bias gradient is written to
+  Tensor aux{};     // [m, n]
+};
+
+/// Runs products, each with the algorithm that was fastest when a product of its kind was first
+/// met. Choices are kept in the user's cache folder, so that a machine measures once and later runs
+/// choose alike. A deterministic context takes cuBLASLt's own choice instead.
+class MatmulPlans {
+ public:
+  explicit MatmulPlans(const Context& ctx);
+  ~MatmulPlans();
+  MatmulPlans(const MatmulPlans&) = delete;
+  MatmulPlans& operator=(const MatmulPlans&) = delete;
+
+  /// Runs a product, or returns false if cuBLASLt has no algorithm for it.
+  bool run(Context& ctx, const Matmul& product);
+
+  /// Takes the faster of two ways to the same result. Where it is not known which that is, both are
+  /// run, several times; one that returns false cannot be taken.
+  using Way = std::function<bool()>;
+  void faster(Context& ctx, const std::string& name, const Way& first, const Way& second);
+  bool knows(const std::string& name) const { return choices_.contains(name); }
+  /// 0 or 1, of what is known.
+  int choice(const std::string& name) const { return choices_.at(name); }
+
+ private:
+  struct Plan;
+
+  Plan& plan_of(Context& ctx, const Matmul& product);
+  void choose(Context& ctx, const Matmul& product, Plan& plan);
+  cublasStatus_t launch(Context& ctx, const Matmul& product, Plan& plan, const Tensor& result);
+  void remember(const std::string& name, const std::string& choice);
+
+  cublasLtHandle_t handle_ = nullptr;
+  Memory workspace_;
+  std::map<std::string, std::unique_ptr<Plan>> plans_;
+  std::filesystem::path cache_;                    // a file; empty: nothing is kept
+  std::map<std::string, std::string> remembered_;  // names to algorithms or choices
+  std::map<std::string, int> choices_;             // the faster of two ways
+};
+
+/// A product's kind: what its algorithm may depend on.
+std::string name_of(const Matmul& product);
+
+}  // namespace carope::cuda
