@@ -59,15 +59,16 @@ bool differs_in(DType activation, const OpCase& op) {
                    !std::all_of(op.outputs.begin(), op.outputs.end(), is_full);
 }
 
-/// Everything that can run on this machine.
-std::vector<Param> sweep() {
+/// Everything that can run on this machine, of the shapes of training or of the others.
+std::vector<Param> sweep(bool large) {
   std::vector<Param> params;
   const auto contexts = has_gpu() ? cuda_contexts() : std::vector<CudaContext>{};
   for (std::size_t context = 0; context < contexts.size(); ++context) {
     for (std::size_t i = 0; i < cases().size(); ++i) {
       for (const DType activation : {DType::kF32, DType::kBF16}) {
         const OpCase& op = cases()[i].op;
-        if (contexts[context].concerns(op, activation) && differs_in(activation, op)) {
+        if (cases()[i].large == large && contexts[context].concerns(op, activation) &&
+            differs_in(activation, op)) {
           params.push_back({i, activation, context});
         }
       }
@@ -147,14 +148,15 @@ TEST_P(CudaOps, GivesTheSameBitsAgain) {
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaOps);
-INSTANTIATE_TEST_SUITE_P(Sweep, CudaOps, testing::ValuesIn(sweep()),
-                         [](const auto& info) { return info.param.name(); });
+const auto kName = [](const auto& info) { return info.param.name(); };
+INSTANTIATE_TEST_SUITE_P(Sweep, CudaOps, testing::ValuesIn(sweep(false)), kName);
+INSTANTIATE_TEST_SUITE_P(Training, CudaOps, testing::ValuesIn(sweep(true)), kName);
 
 TEST(Cuda, SweepsOverEveryOperation) {
   if (!has_gpu()) {
     GTEST_SKIP() << "no GPU is present";
   }
-  EXPECT_GE(sweep().size(), cases().size());
+  EXPECT_GE(sweep(false).size() + sweep(true).size(), cases().size());
 }
 
 /// What storing activations in bf16 costs by itself: the CPU computes in fp32, and its results are
