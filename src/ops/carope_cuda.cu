@@ -1,0 +1,144 @@
+#include "ops/carope_scan.cuh"
+
+namespace carope::cuda {
+namespace {
+
+constexpr int kThreads = kRotaryThreads;
+
+/// Blocks that are to fit on a multiprocessor: as many as registers allow without spilling.
+template <class T, Access kAccess>
+constexpr int kRotateBlocks = kAccess != Access::kAny && sizeof(T) == 2 ? 4 : 2;
+
+__global__ void frequency_kernel(const float* logits, std::int64_t count,
+                                 std::uint32_t* frequency) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) {
+    frequency[i] = gate_of(logits[i]).frequency;
+  }
+}
+
+/// Puts the sum of each chunk's increments, from the last document's begin in it, into the carry of
+/// the next chunk.
+__global__ void __launch_bounds__(kThreads) sum_chunks_kernel(const CaropeArgs args) {
+  __shared__ Tile tile;
+  const Place place(args, args.chunks - 1);
+  const HeadRow head = args.row_of(place.row, place.head);
+  std::uint32_t phase[kOwned] = {};
+  const int end = args.chunk_end(place.part);
+  for (int begin = place.part * args.chunk; begin < end; begin += args.tile.tokens) {
+    scan_tile<Keep::kLogit>(tile, args.tile, head, begin, min(args.tile.tokens, end - begin),
+                            phase);
+  }
+  store_owned(phase, args.head.pairs,
+              args.carry + args.carry_at(place.row, place.part + 1, place.head));
+}
+
+/// Adds up the sums of chunks, one thread a row, head and pair.
+__global__ void __launch_bounds__(kThreads)
+    join_chunks_kernel(const CaropeArgs args, const std::uint32_t* state) {
+  const std::int64_t per_row = args.heads * args.head.pairs;
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= args.batch * per_row) {
+    return;
+  }
+  const auto row = static_cast<int>(i / per_row);
+  std::uint32_t* carry = args.carry + args.carry_at(row, 0, 0) + i % per_row;
+  std::uint32_t phase = state == nullptr ? 0 : state[i];
+  *carry = phase;
+  for (int chunk = 1; chunk < args.chunks; ++chunk) {
+    carry += per_row;
+    phase = *carry + (args.continues(row, chunk - 1) ? phase : 0);
+    *carry = phase;
+  }
+}
+
+template <class T, Access kAccess>
+__device__ void rotate_tile(const Tile& tile, const CaropeArgs& args, T* query, int count) {
+  const int groups = args.head.groups();
+  const int group = static_cast<int>(threadIdx.x) % groups;
+  const int step = kThreads / groups;  // tokens the block takes at once
+  const int slot = static_cast<int>(threadIdx.x) / groups;
+  for (int t = slot < step ? slot : count; t < count; t += step) {
+    T* q_head = query + args.query_at(0, t, 0);
+    T* k_head = q_head + args.key_offset();
+    auto q = Group<T, kAccess>::load(q_head, args.head, group);
+    auto k = Group<T, kAccess>::load(k_head, args.head, group);
+    std::uint32_t phase[kGroup];
+    phases_of(tile, args.tile, t, group, phase);
+    const Rotation rotation = Rotation::by<T>(phase, Direction::kForward);
+    rotation.apply(q);
+    rotation.apply(k);
+    q.store(q_head, args.head, group);
+    k.store(k_head, args.head, group);
+    // A phase in turns cannot be NaN, so a NaN logit is put into the query: it must reach the loss.
+    if (group == 0 && isnan(tile.gate[t])) {
+      *q_head = from_float<T>(tile.gate[t]);
+    }
+  }
+}
+
+/// Rotates q and k of one head over a span. Where that is the whole row it begins at `state`, or at
+/// zero, and leaves the carries; otherwise it begins at the carry of its chunk.
+template <class T, Access kAccess>
+__global__ void __launch_bounds__(kThreads, kRotateBlocks<T, kAccess>)
+    rotate_kernel(const CaropeArgs args, T* qkv, std::uint32_t* state) {
+  __shared__ Tile tile;
+  const Place place(args, args.spans);
+  const HeadRow head = args.row_of(place.row, place.head);
+  const int pairs = args.head.pairs;
+  const bool whole = args.spans == 1;
+  if (state != nullptr) {
+    state += (static_cast<std::int64_t>(place.row) * args.heads + place.head) * pairs;
+  }
+  std::uint32_t phase[kOwned];
+  load_owned(whole ? state : args.carry + args.carry_at(place.row, place.part, place.head), pairs,
+             phase);
+  const int last = whole ? args.chunks - 1 : place.part;
+  for (int chunk = place.part; chunk <= last; ++chunk) {
+    if (whole) {
+      store_owned(phase, pairs, args.carry + args.carry_at(place.row, chunk, place.head));
+    }
+    const int end = args.chunk_end(chunk);
+    for (int begin = chunk * args.chunk; begin < end; begin += args.tile.tokens) {
+      const int count = min(args.tile.tokens, end - begin);
+      __syncthreads();  // others may still be rotating the tile before
+      scan_tile<Keep::kLogit>(tile, args.tile, head, begin, count, phase);
+      rotate_tile<T, kAccess>(tile, args, qkv + args.query_at(place.row, begin, place.head), count);
+    }
+  }
+  if (state != nullptr && last == args.chunks - 1) {
+    store_owned(phase, pairs, state);
+  }
+}
+
+}  // namespace
+
+void carope_frequency(Context& ctx, const Tensor& logits, const Tensor& frequency) {
+  const std::int64_t count = logits.size();
+  const auto blocks = static_cast<unsigned>(ceil_div<std::int64_t>(count, kThreads));
+  frequency_kernel<<<blocks, kThreads, 0, stream_of(ctx)>>>(logits.f32(), count,
+                                                            frequency.data<std::uint32_t>());
+  CUDA_CHECK_LAUNCH();
+}
+
+void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
+            const Tensor& qkv, const Tensor& carry, const Tensor& state) {
+  const CaropeArgs args(carope, seq, logits, carry);
+  std::uint32_t* phase = state ? state.data<std::uint32_t>() : nullptr;
+  if (args.spans > 1) {
+    sum_chunks_kernel<<<args.blocks(args.chunks - 1), kThreads, 0, stream_of(ctx)>>>(args);
+    CUDA_CHECK_LAUNCH();
+    const std::int64_t sums = seq.batch * carope.heads * carry.cols();
+    const auto blocks = static_cast<unsigned>(ceil_div<std::int64_t>(sums, kThreads));
+    join_chunks_kernel<<<blocks, kThreads, 0, stream_of(ctx)>>>(args, phase);
+    CUDA_CHECK_LAUNCH();
+  }
+  visit_groups({qkv}, args.head, [&](auto zero, auto access) {
+    using T = decltype(zero);
+    rotate_kernel<T, access.value>
+        <<<args.blocks(args.spans), kThreads, 0, stream_of(ctx)>>>(args, data_of<T>(qkv), phase);
+    CUDA_CHECK_LAUNCH();
+  });
+}
+
+}  // namespace carope::cuda
