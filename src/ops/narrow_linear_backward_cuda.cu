@@ -1,0 +1,281 @@
+#include "ops/narrow_linear.cuh"
+
+namespace carope::cuda {
+namespace {
+
+constexpr int kThreads = kNarrowThreads;
+constexpr int kWarps = kNarrowWarps;
+
+// A lane has some neighbouring columns and keeps what belongs to them in registers; a block takes
+// some rows, whose dy is in shared memory.
+
+/// dy of `count` rows, for kOutputs outputs from `first` on, those past the last one zero.
+template <int kOutputs>
+__device__ void load_stage(const float* dy, std::int64_t row, int count, int first, int outputs,
+                           float* stage) {
+  for (int i = static_cast<int>(threadIdx.x); i < count * kOutputs; i += kThreads) {
+    const int output = first + i % kOutputs;
+    stage[i] = output < outputs ? dy[(row + i / kOutputs) * outputs + output] : 0.0F;
+  }
+}
+
+constexpr int kInputRows = 128;  // a block
+
+template <class T, int kColumns, int kOutputs>
+__global__ void __launch_bounds__(kThreads)
+    input_kernel(const float* dy, const float* weight, T* dx, std::int64_t rows, int columns,
+                 int outputs, bool accumulate) {
+  __shared__ __align__(16) float stage[kInputRows * kOutputs];
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kInputRows;
+  const auto count = static_cast<int>(min(static_cast<std::int64_t>(kInputRows), rows - first));
+  load_stage<kOutputs>(dy, first, count, 0, outputs, stage);
+  __syncthreads();
+  const int column = static_cast<int>(blockIdx.y * kWarp + threadIdx.x % kWarp) * kColumns;
+  if (column >= columns) {
+    return;
+  }
+  using Columns = Vec<T, kColumns>;
+  constexpr int kPart = kColumns < 4 ? kColumns : 4;
+  float w[kOutputs][kColumns];
+#pragma unroll
+  for (int o = 0; o < kOutputs; ++o) {
+#pragma unroll
+    for (int c = 0; c < kColumns; c += kPart) {
+      Vec<float, kPart> part = {};
+      if (o < outputs) {
+        part =
+            Vec<float, kPart>::load(weight + static_cast<std::int64_t>(o) * columns + column + c);
+      }
+#pragma unroll
+      for (int k = 0; k < kPart; ++k) {
+        w[o][c + k] = part.at[k];
+      }
+    }
+  }
+  for (int r = static_cast<int>(threadIdx.x / kWarp); r < count; r += kWarps) {
+    T* to = dx + (first + r) * columns + column;
+    float sum[kColumns] = {};
+    if (accumulate) {
+      const Columns old = Columns::load(to);
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        sum[c] = to_float(old.at[c]);
+      }
+    }
+#pragma unroll
+    for (int o = 0; o < kOutputs; o += 4) {
+      const auto d = Vec<float, 4>::load(stage + r * kOutputs + o);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          sum[c] = fmaf(d.at[k], w[o + k][c], sum[c]);
+        }
+      }
+    }
+    Columns result;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      result.at[c] = from_float<T>(sum[c]);
+    }
+    result.store(to);
+  }
+}
+
+constexpr int kSlab = 256;  // rows whose products a block sums
+
+/// Where partial sums of a slab go: [slabs, width], a row being dW and then db.
+struct Partial {
+  float* sums;
+  int weights;  // O C, or 0 if nobody wants them
+  int width;
+};
+
+/// dyᵀ x over one slab.
+template <class T, int kColumns, int kOutputs>
+__global__ void __launch_bounds__(kThreads)
+    weight_kernel(const T* x, const float* dy, const Partial partial, std::int64_t rows,
+                  int columns, int outputs) {
+  constexpr int kAhead = 4;  // rows loaded before the first is used
+  __shared__ __align__(16) float stage[kSlab * kOutputs];
+  static_assert(kColumns * kWarp <= kSlab, "the stage also holds a warp's sums");
+  using Columns = Vec<T, kColumns>;
+  const auto lane = static_cast<int>(threadIdx.x % kWarp);
+  const auto warp = static_cast<int>(threadIdx.x / kWarp);
+  const int column = (static_cast<int>(blockIdx.y * kWarp) + lane) * kColumns;
+  const bool exists = column < columns;
+  const int first_output = static_cast<int>(blockIdx.z) * kOutputs;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kSlab;
+  const auto count = static_cast<int>(min(static_cast<std::int64_t>(kSlab), rows - first));
+  load_stage<kOutputs>(dy, first, count, first_output, outputs, stage);
+  __syncthreads();
+  float sum[kOutputs][kColumns] = {};
+  for (int r = warp * kAhead; exists && r < count; r += kWarps * kAhead) {
+    Columns values[kAhead] = {};
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (r + k < count) {
+        values[k] = Columns::load(x + (first + r + k) * columns + column);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (r + k < count) {
+#pragma unroll
+        for (int o = 0; o < kOutputs; o += 4) {
+          const auto d = Vec<float, 4>::load(stage + (r + k) * kOutputs + o);
+#pragma unroll
+          for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              sum[o + j][c] = fmaf(d.at[j], to_float(values[k].at[c]), sum[o + j][c]);
+            }
+          }
+        }
+      }
+    }
+  }
+  for (int turn = 0; turn < kWarps; ++turn) {  // the warps' sums, one after the other
+    __syncthreads();
+    if (turn == warp) {
+#pragma unroll
+      for (int o = 0; o < kOutputs; ++o) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          float& total = stage[(o * kColumns + c) * static_cast<int>(kWarp) + lane];
+          total = turn == 0 ? sum[o][c] : total + sum[o][c];
+          if (turn == kWarps - 1 && exists && first_output + o < outputs) {
+            partial.sums[static_cast<std::int64_t>(blockIdx.x) * partial.width +
+                         (first_output + o) * columns + column + c] = total;
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Σ dy over one slab.
+__global__ void __launch_bounds__(kThreads)
+    bias_kernel(const float* dy, const Partial partial, std::int64_t rows, int outputs) {
+  __shared__ float sums[kThreads];
+  const auto output = static_cast<int>(threadIdx.x % kWarp);
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kSlab;
+  float sum = 0.0F;
+  for (std::int64_t row = begin + threadIdx.x / kWarp; row < min(begin + kSlab, rows);
+       row += kWarps) {
+    sum += output < outputs ? dy[row * outputs + output] : 0.0F;
+  }
+  sums[threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.x < outputs) {
+    for (int warp = 1; warp < kWarps; ++warp) {
+      sum += sums[warp * static_cast<int>(kWarp) + output];
+    }
+    partial.sums[static_cast<std::int64_t>(blockIdx.x) * partial.width + partial.weights + output] =
+        sum;
+  }
+}
+
+constexpr int kJoiners = 8;  // threads that share the slabs of one sum
+
+__global__ void __launch_bounds__(kWarp* kJoiners)
+    join_slabs_kernel(const Partial partial, int slabs, float* dweight, float* dbias,
+                      bool accumulate) {
+  __shared__ float sums[kJoiners][kWarp];
+  const int i = static_cast<int>(blockIdx.x * kWarp + threadIdx.x);
+  float sum = 0.0F;
+  if (i < partial.width) {
+    for (int slab = static_cast<int>(threadIdx.y); slab < slabs; slab += kJoiners) {
+      sum += partial.sums[static_cast<std::int64_t>(slab) * partial.width + i];
+    }
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y == 0 && i < partial.width) {
+    for (int joiner = 1; joiner < kJoiners; ++joiner) {
+      sum += sums[joiner][threadIdx.x];
+    }
+    float* to = i < partial.weights ? dweight + i : dbias + (i - partial.weights);
+    *to = accumulate ? *to + sum : sum;
+  }
+}
+
+}  // namespace
+
+void narrow_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& dx,
+                           Write write) {
+  check_narrow(dy.cols());
+  const auto columns = static_cast<int>(dx.cols());
+  const auto outputs = static_cast<int>(dy.cols());
+  visit_float(dx.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const auto launch = [&](auto lane_columns, auto most_outputs) {
+      const dim3 grid(blocks_for(dx.rows(), kInputRows),
+                      blocks_for(columns, lane_columns.value * kWarp));
+      input_kernel<T, lane_columns.value, most_outputs.value>
+          <<<grid, kThreads, 0, stream_of(ctx)>>>(dy.f32(), weight.f32(), data_of<T>(dx), dx.rows(),
+                                                  columns, outputs, write == Write::kAccumulate);
+      CUDA_CHECK_LAUNCH();
+    };
+    const bool wide = rows_align<T>(dx, 8) && rows_align<float>(weight, 4);
+    if (wide && outputs <= 8) {
+      launch(Constant<8>{}, Constant<8>{});
+    } else if (wide && outputs <= 12) {
+      launch(Constant<8>{}, Constant<12>{});
+    } else if (wide && outputs <= 16) {
+      launch(Constant<8>{}, Constant<16>{});
+    } else if (wide) {
+      launch(Constant<4>{}, Constant<32>{});
+    } else {
+      launch(Constant<1>{}, Constant<32>{});
+    }
+  });
+}
+
+void narrow_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dweight,
+                            const Tensor& dbias, Write write) {
+  if (!dweight && !dbias) {
+    return;
+  }
+  check_narrow(dy.cols());
+  const auto columns = static_cast<int>(x.cols());
+  const auto outputs = static_cast<int>(dy.cols());
+  const std::int64_t rows = dy.rows();
+  const unsigned slabs = blocks_for(rows, kSlab);
+  const int weights = dweight ? outputs * columns : 0;
+  const int width = weights + (dbias ? outputs : 0);
+  const Tensor scratch = ctx.scratch({{slabs, width}});
+  const Partial partial{.sums = scratch.f32(), .weights = weights, .width = width};
+  if (dweight) {
+    visit_float(x.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      const auto launch = [&](auto lane_columns, auto most_outputs) {
+        const dim3 grid(slabs, blocks_for(columns, lane_columns.value * kWarp),
+                        blocks_for(outputs, most_outputs.value));
+        weight_kernel<T, lane_columns.value, most_outputs.value>
+            <<<grid, kThreads, 0, stream_of(ctx)>>>(data_of<T>(x), dy.f32(), partial, rows, columns,
+                                                    outputs);
+        CUDA_CHECK_LAUNCH();
+      };
+      if (!rows_align<T>(x, 8)) {
+        launch(Constant<1>{}, Constant<32>{});
+      } else if (outputs <= 8) {
+        launch(Constant<8>{}, Constant<8>{});
+      } else if (outputs <= 12) {
+        launch(Constant<8>{}, Constant<12>{});
+      } else {
+        launch(Constant<8>{}, Constant<16>{});
+      }
+    });
+  }
+  if (dbias) {
+    bias_kernel<<<slabs, kThreads, 0, stream_of(ctx)>>>(dy.f32(), partial, rows, outputs);
+    CUDA_CHECK_LAUNCH();
+  }
+  join_slabs_kernel<<<blocks_for(width, kWarp), dim3(kWarp, kJoiners), 0, stream_of(ctx)>>>(
+      partial, static_cast<int>(slabs), dweight ? dweight.f32() : nullptr,
+      dbias ? dbias.f32() : nullptr, write == Write::kAccumulate);
+  CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace carope::cuda
