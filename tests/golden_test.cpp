@@ -7,8 +7,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "model/gpt.h"
 #include "support/compare.h"
+#include "support/cuda_contexts.h"
+#include "support/device_model.h"
 #include "train/optimizer.h"
 
 namespace carope::test {
@@ -68,11 +69,15 @@ OptionValue option_value(const Json& value) {
   return value.get<std::string>();
 }
 
-class Golden : public testing::TestWithParam<std::string> {
+/// The name of a golden run, and where to repeat it.
+class Golden : public testing::TestWithParam<std::tuple<std::string, DeviceKind>> {
  protected:
   void SetUp() override {
-    const auto path =
-        std::filesystem::path(CAROPE_SOURCE_DIR) / "tests/golden" / (GetParam() + ".json");
+    const auto& [name, device] = GetParam();
+    if (device == DeviceKind::kCuda && !has_gpu()) {
+      GTEST_SKIP() << "no GPU is present";
+    }
+    const auto path = std::filesystem::path(CAROPE_SOURCE_DIR) / "tests/golden" / (name + ".json");
     std::ifstream file(path);
     ASSERT_TRUE(file) << path;
     golden_ = Json::parse(file);
@@ -121,45 +126,47 @@ class Golden : public testing::TestWithParam<std::string> {
     }
   }
 
-  Gpt make_model() const {
-    Gpt model(config_);
-    for (const Parameter& parameter : model.parameters()) {
+  DeviceModel make_model() const {
+    const bool cuda = std::get<DeviceKind>(GetParam()) == DeviceKind::kCuda;
+    DeviceModel model(config_, cuda ? cuda_context() : Context::cpu(2));
+    model.change_parameters([&](const Parameter& parameter, std::vector<float>& values) {
       const Init range = range_of(parameter.spec.name, config_.width / config_.heads);
-      for (std::int64_t i = 0; i < parameter.value.size(); ++i) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
         const double unit =
             (hashed(parameter.spec.name, static_cast<std::uint32_t>(i)) >> 8) * 0x1p-23 - 1.0;
-        parameter.value.f32()[i] = static_cast<float>(range.mean + range.deviation * unit);
+        values[i] = static_cast<float>(range.mean + range.deviation * unit);
       }
-    }
+    });
     return model;
+  }
+
+  Activations plan(DeviceModel& model, Purpose purpose) const {
+    return model.gpt().plan(batch_.seq.batch, batch_.seq.length, purpose);
   }
 
   Json golden_;
   GptConfig config_;
   std::vector<std::int32_t> tokens_, targets_, document_start_;
   Batch batch_;
-  Context ctx_ = Context::cpu(2);
 };
 
 TEST_P(Golden, LogitsAndLoss) {
-  const Gpt model = make_model();
-  Activations a = model.plan(batch_.seq.batch, batch_.seq.length, Purpose::kInference);
-  EXPECT_NEAR(model.loss(ctx_, batch_, a), golden_["loss"].get<double>(), kTolerance.loss);
-  std::vector<float> logits(static_cast<std::size_t>(batch_.seq.tokens() * config_.vocabulary));
-  model.logits(ctx_, a, Tensor::of(logits, {batch_.seq.tokens(), config_.vocabulary}));
-  EXPECT_LT(error_against(logits, golden_["logits"]), kTolerance.forward);
+  DeviceModel model = make_model();
+  Activations a = plan(model, Purpose::kInference);
+  EXPECT_NEAR(model.loss(batch_, a), golden_["loss"].get<double>(), kTolerance.loss);
+  EXPECT_LT(error_against(model.logits(batch_, a), golden_["logits"]), kTolerance.forward);
 }
 
 TEST_P(Golden, Gradients) {
-  Gpt model = make_model();
-  Activations a = model.plan(batch_.seq.batch, batch_.seq.length, Purpose::kTraining);
-  model.loss_and_gradients(ctx_, batch_, a, Write::kOverwrite);
+  DeviceModel model = make_model();
+  Activations a = plan(model, Purpose::kTraining);
+  model.loss_and_gradients(batch_, a);
   const Json& gradients = golden_["gradients"];
   for (const Parameter& parameter : model.parameters()) {
     ASSERT_EQ(parameter.spec.trainable, gradients.contains(parameter.spec.name))
         << parameter.spec.name;
     if (parameter.spec.trainable) {
-      EXPECT_LT(error_against(values_of(parameter.gradient), gradients[parameter.spec.name]),
+      EXPECT_LT(error_against(read(parameter.gradient), gradients[parameter.spec.name]),
                 kTolerance.gradient)
           << parameter.spec.name;
     }
@@ -167,8 +174,8 @@ TEST_P(Golden, Gradients) {
 }
 
 TEST_P(Golden, TenSteps) {
-  Gpt model = make_model();
-  Activations a = model.plan(batch_.seq.batch, batch_.seq.length, Purpose::kTraining);
+  DeviceModel model = make_model();
+  Activations a = plan(model, Purpose::kTraining);
   const Json& recipe = golden_["optimizer"];
   Optimizer optimizer(model.parameters(), {.beta1 = recipe["beta1"],
                                            .beta2 = recipe["beta2"],
@@ -177,26 +184,31 @@ TEST_P(Golden, TenSteps) {
                                            .clip = recipe["clip"]});
   ASSERT_EQ(golden_["step_losses"].size(), 10U);
   for (std::size_t step = 0; step < 10; ++step) {
-    EXPECT_NEAR(model.loss_and_gradients(ctx_, batch_, a, Write::kOverwrite),
-                golden_["step_losses"][step].get<double>(), kTolerance.loss)
+    EXPECT_NEAR(model.loss_and_gradients(batch_, a), golden_["step_losses"][step].get<double>(),
+                kTolerance.loss)
         << "step " << step;
     const double norm = golden_["step_norms"][step];
-    EXPECT_NEAR(optimizer.step(ctx_, recipe["learning_rate"]), norm, kTolerance.gradient * norm)
+    EXPECT_NEAR(optimizer.step(model.ctx(), recipe["learning_rate"]), norm,
+                kTolerance.gradient * norm)
         << "step " << step;
   }
   for (const Parameter& parameter : model.parameters()) {
-    EXPECT_LT(error_against(values_of(parameter.value), golden_["final"][parameter.spec.name]),
+    EXPECT_LT(error_against(read(parameter.value), golden_["final"][parameter.spec.name]),
               kTolerance.trained)
         << parameter.spec.name;
   }
 }
 
+const auto kRuns =
+    testing::Values("alibi", "carope", "carope_documents", "carope_frozen",
+                    "carope_interleaved_embedding", "carope_no_bias", "learnable",
+                    "learnable_documents", "none", "rope", "rope_interleaved", "sinusoidal");
+const auto kName = [](const auto& info) { return std::get<std::string>(info.param); };
+
 INSTANTIATE_TEST_SUITE_P(PyTorch, Golden,
-                         testing::Values("alibi", "carope", "carope_documents", "carope_frozen",
-                                         "carope_interleaved_embedding", "carope_no_bias",
-                                         "learnable", "learnable_documents", "none", "rope",
-                                         "rope_interleaved", "sinusoidal"),
-                         [](const auto& info) { return info.param; });
+                         testing::Combine(kRuns, testing::Values(DeviceKind::kCpu)), kName);
+INSTANTIATE_TEST_SUITE_P(PyTorchOnCuda, Golden,
+                         testing::Combine(kRuns, testing::Values(DeviceKind::kCuda)), kName);
 
 }  // namespace
 }  // namespace carope::test

@@ -1,15 +1,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <map>
 
 #include "core/random.h"
 #include "ops/linear.h"
 #include "support/cases.h"
 #include "support/compare.h"
-#include "support/complex_step.h"
-#include "support/op_run.h"
+#include "support/ledger.h"
 
 // Every operation at every shape of the sweep, on several numbers of threads: its results and
 // gradients against the reference, and against the bits that one thread gives.
@@ -28,31 +26,6 @@ const Expected& expected(std::size_t index) {
   return found != known.end() ? found->second
                               : known.emplace(index, expected_of(cases()[index])).first->second;
 }
-
-/// The largest errors seen of each operation, printed at the end: the tolerances are set by them.
-class Ledger : public testing::Environment {
- public:
-  struct Worst {
-    double forward = 0.0;
-    double gradient = 0.0;
-  };
-
-  static Worst& of(const OpCase& op) { return worst()[op.op]; }
-
-  void TearDown() override {
-    fmt::print("largest relative errors\n{:<20}{:>12}{:>12}\n", "operation", "forward", "gradient");
-    for (const auto& [op, errors] : worst()) {
-      fmt::print("{:<20}{:>12.1e}{:>12}\n", op, errors.forward,
-                 errors.gradient > 0.0 ? fmt::format("{:.1e}", errors.gradient) : "-");
-    }
-  }
-
- private:
-  static std::map<std::string, Worst>& worst() {
-    static std::map<std::string, Worst> worst;
-    return worst;
-  }
-};
 
 [[maybe_unused]] const auto* const kLedger = testing::AddGlobalTestEnvironment(new Ledger);
 
@@ -86,47 +59,8 @@ class Ops : public testing::TestWithParam<Param> {
   const Expected& expect() const { return expected(GetParam().index); }
 
   void check_outputs(const OpRun& run) const {
-    const auto outputs = run.outputs();
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      const double error =
-          relative_error(std::span<const float>(outputs[i]), std::span(expect().outputs[i]));
-      EXPECT_LE(error, kTolerance.forward) << op().outputs[i].name;
-      double& worst = Ledger::of(op()).forward;
-      worst = std::max(worst, error);
-    }
+    Ledger::expect_outputs(op().op, output_deviations(run, expect()));
   }
-
-  void check_gradient(std::size_t input, const std::vector<float>& gradient) const {
-    const Input& in = op().inputs[input];
-    const ExpectedGradient& reference = expect().gradients[input];
-    const bool accumulates = in.write == Write::kAccumulate && !in.gradient_starts_as;
-    const std::vector<float> before =
-        accumulates ? gradient_before(op(), input) : std::vector<float>(gradient.size());
-    std::vector<float> found;
-    std::vector<double> wanted;
-    for (std::size_t i = 0; i < reference.elements.size(); ++i) {
-      found.push_back(gradient[reference.elements[i]]);
-      wanted.push_back(reference.values[i] + static_cast<double>(before[reference.elements[i]]));
-    }
-    double found_sum = 0.0;
-    double wanted_sum = reference.signed_sum;
-    double norm = 0.0;
-    for (std::size_t i = 0; i < gradient.size(); ++i) {
-      found_sum += reference.signs[i] * static_cast<double>(gradient[i]);
-      wanted_sum += reference.signs[i] * static_cast<double>(before[i]);
-      norm += static_cast<double>(gradient[i]) * static_cast<double>(gradient[i]);
-    }
-    const double error =
-        relative_error(std::span<const float>(found), std::span<const double>(wanted));
-    const double sum_error =
-        std::abs(found_sum - wanted_sum) / (norm > 0.0 ? std::sqrt(norm) : 1.0);
-    EXPECT_LE(error, kTolerance.gradient) << in.name;
-    EXPECT_LE(sum_error, kTolerance.gradient) << in.name << ", all elements with random signs";
-    double& worst = Ledger::of(op()).gradient;
-    worst = std::max({worst, error, sum_error});
-  }
-
-  static inline const Tolerance kTolerance = tolerance(DType::kF32);
 };
 
 class OpsWithGradient : public Ops {};
@@ -148,12 +82,7 @@ TEST_P(OpsWithGradient, GradientMatchesReference) {
   }
   run.backward();
   check_outputs(run);
-  const auto gradients = run.gradients();
-  for (std::size_t i = 0; i < gradients.size(); ++i) {
-    if (op().inputs[i].differentiable) {
-      check_gradient(i, gradients[i]);
-    }
-  }
+  Ledger::expect_gradients(op().op, gradient_deviations(run, expect()));
 }
 
 TEST_P(OpsOnThreads, SameBitsAsOnOneThread) {

@@ -10,12 +10,19 @@
 // One function an operation: the case for the given sizes.
 namespace carope::test {
 
+/// What a layer is in a bf16 model.
+enum class Layer : std::uint8_t {
+  kDense,
+  kGate,    // of CARoPE: all but its input is fp32
+  kScores,  // a classifier's that is not trained: only its result is fp32
+};
 struct LinearCase {
   std::int64_t rows, in, out;
   bool bias = true;
   bool frozen = false;  // no gradient of the weight
   Write write = Write::kOverwrite;
   Rounding rounding = Rounding::kAsFastest;
+  Layer layer = Layer::kDense;
 };
 OpCase linear_case(const LinearCase& c);
 
@@ -28,6 +35,12 @@ struct MlpCase {
   Rounding rounding = Rounding::kAsFastest;
 };
 OpCase mlp_case(const MlpCase& c);
+
+struct GeluCase {
+  std::int64_t rows, width;
+  double scale = 1.0;  // of the input
+};
+OpCase gelu_case(const GeluCase& c);
 
 enum class Sum : std::uint8_t {
   kNone,      // a plain layer norm
@@ -59,6 +72,7 @@ struct ClassifierCase {
   std::int64_t rows, width, classes;
   std::int64_t chunk_rows = 0;
   std::int64_t ignore_every = 0;
+  double scale = 1.0;  // of the weight
   Write write = Write::kOverwrite;
 };
 OpCase classifier_case(const ClassifierCase& c);
@@ -114,8 +128,10 @@ OpCase attention_cached_case(const AttentionCase& c, const std::vector<std::int6
 struct AdamwCase {
   std::int64_t elements;
   Adamw options{.learning_rate = 1e-3F};
-  float decay = 0.0F;
+  float decay = 0.0F;  // of every second slot, from the first
   std::int64_t updates = 10;
+  std::vector<std::int64_t> cuts{};  // where the elements are cut into slots
+  bool rounded = false;              // a bf16 copy of the values is kept too
 };
 OpCase adamw_case(const AdamwCase& c);
 
@@ -130,8 +146,14 @@ struct SumCase {
 };
 OpCase sum_case(const SumCase& c);
 
+/// The layers of the sweep, to be had as gates too.
+std::vector<LinearCase> linear_test_cases();
 /// Every operation at every shape that the tests sweep over.
 std::vector<OpCase> all_test_cases();
+/// What there is in a bf16 model besides.
+std::vector<OpCase> bf16_test_cases();
+/// Every operation at the shapes of training, which are too large for the reference.
+std::vector<OpCase> training_test_cases();
 
 // What the functions above share.
 

@@ -16,28 +16,42 @@ double product_flops(std::int64_t a, std::int64_t b, std::int64_t c) {
 
 const char* suffix(Rounding rounding) { return rounding == Rounding::kByRow ? "_by_row" : ""; }
 
+const char* name_of(Layer layer) {
+  return layer == Layer::kDense ? "linear" : layer == Layer::kGate ? "gate" : "scores";
+}
+
 }  // namespace
 
 OpCase linear_case(const LinearCase& c) {
-  OpCase op{.op = "linear",
+  OpCase op{.op = name_of(c.layer),
             .variant = fmt::format("rows{}_in{}_out{}{}{}{}{}", c.rows, c.in, c.out,
                                    c.bias ? "" : "_no_bias", c.frozen ? "_frozen" : "",
-                                   suffix(c.write), suffix(c.rounding))};
-  op.inputs = {
-      {.name = "x", .shape = {c.rows, c.in}, .write = c.write},
-      {.name = "weight", .shape = {c.out, c.in}, .differentiable = !c.frozen, .write = c.write}};
+                                   suffix(c.write), suffix(c.rounding)),
+            .bf16_only = c.layer != Layer::kDense};
+  const Precision weights = c.layer == Layer::kGate ? Precision::kFull : Precision::kWeight;
+  op.inputs = {{.name = "x", .shape = {c.rows, c.in}, .write = c.write},
+               {.name = "weight",
+                .shape = {c.out, c.in},
+                .precision = weights,
+                .differentiable = !c.frozen,
+                .write = c.write}};
   if (c.bias) {
-    op.inputs.push_back({.name = "bias", .shape = {c.out}, .write = c.write});
+    op.inputs.push_back({.name = "bias", .shape = {c.out}, .precision = weights, .write = c.write});
   }
-  op.outputs = {{.name = "y", .shape = {c.rows, c.out}}};
+  op.outputs = {
+      {.name = "y",
+       .shape = {c.rows, c.out},
+       .precision = c.layer == Layer::kDense ? Precision::kActivation : Precision::kFull}};
   op.forward = [c](Context& ctx, const OpTensors& t) {
     linear(ctx, t.in[0], t.in[1], c.bias ? t.in[2] : Tensor{}, t.out[0], c.rounding);
   };
-  op.backward = [c](Context& ctx, const OpTensors& t) {
-    linear_backward_weight(ctx, t.in[0], t.d_out[0], t.d_in[1], c.bias ? t.d_in[2] : Tensor{},
-                           c.write);
-    linear_backward_input(ctx, t.d_out[0], t.in[1], t.d_in[0], c.write);
-  };
+  if (c.layer != Layer::kScores) {
+    op.backward = [c](Context& ctx, const OpTensors& t) {
+      linear_backward_weight(ctx, t.in[0], t.d_out[0], t.d_in[1], c.bias ? t.d_in[2] : Tensor{},
+                             c.write);
+      linear_backward_input(ctx, t.d_out[0], t.in[1], t.d_in[0], c.write);
+    };
+  }
   op.reference = [c](const std::vector<Values>& in) {
     return std::vector<Values>{reference::linear(in[0], in[1], c.bias ? in[2] : Values{}, c.in)};
   };
@@ -52,12 +66,25 @@ OpCase mlp_case(const MlpCase& c) {
             .variant = fmt::format("rows{}_width{}_hidden{}{}_scale{}{}{}", c.rows, c.width,
                                    c.hidden, c.bias ? "" : "_no_bias", static_cast<int>(c.scale),
                                    suffix(c.write), suffix(c.rounding))};
-  op.inputs = {{.name = "x", .shape = {c.rows, c.width}, .scale = c.scale},
-               {.name = "weight_in", .shape = {c.hidden, c.width}, .write = c.write},
-               {.name = "weight_out", .shape = {c.width, c.hidden}, .write = c.write},
-               {.name = "bias_out", .shape = {c.width}, .write = c.write}};
+  op.inputs = {
+      {.name = "x", .shape = {c.rows, c.width}, .scale = c.scale},
+      {.name = "weight_in",
+       .shape = {c.hidden, c.width},
+       .precision = Precision::kWeight,
+       .write = c.write,
+       .gradient_follows_rounding = true},
+      {.name = "weight_out",
+       .shape = {c.width, c.hidden},
+       .precision = Precision::kWeight,
+       .write = c.write,
+       .gradient_follows_rounding = true},
+      {.name = "bias_out", .shape = {c.width}, .precision = Precision::kWeight, .write = c.write}};
   if (c.bias) {
-    op.inputs.push_back({.name = "bias_in", .shape = {c.hidden}, .write = c.write});
+    op.inputs.push_back({.name = "bias_in",
+                         .shape = {c.hidden},
+                         .precision = Precision::kWeight,
+                         .write = c.write,
+                         .gradient_follows_rounding = true});
   }
   op.outputs = {{.name = "pre", .shape = {c.rows, c.hidden}, .differentiable = false},
                 {.name = "hidden", .shape = {c.rows, c.hidden}, .differentiable = false},
@@ -85,6 +112,20 @@ OpCase mlp_case(const MlpCase& c) {
   return op;
 }
 
+OpCase gelu_case(const GeluCase& c) {
+  OpCase op{
+      .op = "gelu",
+      .variant = fmt::format("rows{}_width{}_scale{}", c.rows, c.width, static_cast<int>(c.scale))};
+  op.inputs = {{.name = "x", .shape = {c.rows, c.width}, .scale = c.scale}};
+  op.outputs = {{.name = "y", .shape = {c.rows, c.width}}};
+  op.forward = [](Context& ctx, const OpTensors& t) { gelu(ctx, t.in[0], t.out[0]); };
+  op.reference = [](const std::vector<Values>& in) {
+    return std::vector<Values>{reference::gelu(in[0])};
+  };
+  op.tokens = c.rows;
+  return op;
+}
+
 OpCase norm_case(const NormCase& c) {
   constexpr std::size_t kX = 0, kGain = 1, kBias = 2, kBranch = 3;    // inputs
   constexpr std::size_t kY = 0, kMean = 1, kDeviation = 2, kSum = 3;  // outputs
@@ -93,15 +134,28 @@ OpCase norm_case(const NormCase& c) {
             .variant = fmt::format("rows{}_width{}{}{}{}", c.rows, c.width,
                                    c.sum == Sum::kInPlace ? "_in_place" : "",
                                    c.mean != 0.0 ? "_off_centre" : "", suffix(c.write))};
+  // What rounding the sum moves is small beside the sum, but not beside its deviation.
+  op.condition = adds && c.mean != 0.0 ? 3.0 : 1.0;
   // A norm's backward pass adds to its input's gradient; in add_norm that already holds the
   // gradient of the sum, which flows past the norm to residual and branch alike.
   op.inputs = {
       {.name = "x", .shape = {c.rows, c.width}, .offset = c.mean, .write = Write::kAccumulate},
-      {.name = "gain", .shape = {c.width}, .scale = 0.5, .offset = 1.0, .write = c.write},
-      {.name = "bias", .shape = {c.width}, .write = c.write}};
-  op.outputs = {{.name = "y", .shape = {c.rows, c.width}},
-                {.name = "mean", .shape = {c.rows}, .differentiable = false},
-                {.name = "rstd", .shape = {c.rows}, .differentiable = false}};
+      {.name = "gain",
+       .shape = {c.width},
+       .precision = Precision::kFull,
+       .scale = 0.5,
+       .offset = 1.0,
+       .write = c.write,
+       .gradient_follows_rounding = adds},
+      {.name = "bias", .shape = {c.width}, .precision = Precision::kFull, .write = c.write}};
+  const auto statistic = [&](const char* name) {
+    return Output{.name = name,
+                  .shape = {c.rows},
+                  .precision = Precision::kFull,
+                  .follows_rounding = adds,
+                  .differentiable = false};
+  };
+  op.outputs = {{.name = "y", .shape = {c.rows, c.width}}, statistic("mean"), statistic("rstd")};
   if (adds) {
     op.inputs[kX].gradient_starts_as = kSum;
     op.inputs.push_back(
@@ -147,7 +201,10 @@ OpCase embedding_case(const EmbeddingCase& c) {
   OpCase op{.op = "embedding",
             .variant = fmt::format("B{}_T{}_vocabulary{}_width{}", c.batch, c.length, c.vocabulary,
                                    c.width)};
-  op.inputs = {{.name = "table", .shape = {c.vocabulary, c.width}, .write = Write::kAccumulate}};
+  op.inputs = {{.name = "table",
+                .shape = {c.vocabulary, c.width},
+                .precision = Precision::kWeight,
+                .write = Write::kAccumulate}};
   op.outputs = {{.name = "rows", .shape = {c.batch, c.length, c.width}}};
   const auto tokens = random_ids(op.name(), c.batch * c.length, c.vocabulary);
   op.constants = {{{c.batch, c.length}, tokens}};
@@ -173,7 +230,10 @@ OpCase cross_entropy_case(const LossCase& c) {
                              c.ignore_every > 0 ? fmt::format("_ignore{}", c.ignore_every) : "")};
   op.inputs = {
       {.name = "logits", .shape = {c.rows, c.classes}, .scale = c.scale, .offset = c.offset}};
-  op.outputs = {{.name = "losses", .shape = {c.rows}, .uniform_gradient = kScale}};
+  op.outputs = {{.name = "losses",
+                 .shape = {c.rows},
+                 .precision = Precision::kFull,
+                 .uniform_gradient = kScale}};
   const auto targets = random_ids(op.name(), c.rows, c.classes, c.ignore_every);
   op.constants = {{{c.rows}, targets}};
   op.forward = [](Context& ctx, const OpTensors& t) {
@@ -200,8 +260,17 @@ OpCase classifier_case(const ClassifierCase& c) {
           "rows{}_width{}_classes{}_chunk{}{}{}", c.rows, c.width, c.classes, c.chunk_rows,
           c.ignore_every > 0 ? fmt::format("_ignore{}", c.ignore_every) : "", suffix(c.write))};
   op.inputs = {{.name = "hidden", .shape = {c.rows, c.width}},
-               {.name = "weight", .shape = {c.classes, c.width}, .write = c.write}};
-  op.outputs = {{.name = "losses", .shape = {c.rows}, .uniform_gradient = kScale}};
+               {.name = "weight",
+                .shape = {c.classes, c.width},
+                .precision = Precision::kWeight,
+                .scale = c.scale,
+                .write = c.write,
+                .gradient_follows_rounding = true}};
+  op.outputs = {{.name = "losses",
+                 .shape = {c.rows},
+                 .precision = Precision::kFull,
+                 .follows_rounding = true,
+                 .uniform_gradient = kScale}};
   const auto targets = random_ids(op.name(), c.rows, c.classes, c.ignore_every);
   op.constants = {{{c.rows}, targets}};
   op.saved = {{{c.chunk_rows > 0 ? c.chunk_rows : c.rows, c.classes}}};

@@ -1,5 +1,6 @@
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/arena.h"
@@ -11,34 +12,74 @@ namespace {
 
 using reference::Values;
 
+/// A float tensor of a training step that is fp32 in every model.
+Input full_input(const char* name, const Shape& shape, double scale = 1.0, double offset = 0.0) {
+  return {.name = name,
+          .shape = shape,
+          .precision = Precision::kFull,
+          .scale = scale,
+          .offset = offset};
+}
+
+Output full_output(const char* name, const Shape& shape,
+                   std::optional<std::size_t> starts_as = {}) {
+  return {.name = name, .shape = shape, .precision = Precision::kFull, .starts_as = starts_as};
+}
+
+/// The slots that a case's elements are cut into, from tensors [elements].
+std::vector<AdamwSlot> slots_of(const AdamwCase& c, const OpTensors& t, const Tensor& gradient) {
+  std::vector<AdamwSlot> slots;
+  std::int64_t begin = 0;
+  for (std::size_t i = 0; i <= c.cuts.size(); ++i) {
+    const std::int64_t end = i < c.cuts.size() ? c.cuts[i] : c.elements;
+    const auto part = [&](const Tensor& whole) {
+      return whole.reshape({c.elements, 1}).slice_rows(begin, end);
+    };
+    slots.push_back({.value = part(t.out[0]),
+                     .gradient = part(gradient),
+                     .first_moment = part(t.out[1]),
+                     .second_moment = part(t.out[2]),
+                     .rounded = c.rounded ? part(t.out[3]) : Tensor{},
+                     .decay = i % 2 == 0 ? c.decay : 0.0F});
+    begin = end;
+  }
+  return slots;
+}
+
+bool decays(const AdamwCase& c, std::size_t element) {
+  const auto slot =
+      std::upper_bound(c.cuts.begin(), c.cuts.end(), static_cast<std::int64_t>(element)) -
+      c.cuts.begin();
+  return slot % 2 == 0;
+}
+
 }  // namespace
 
 OpCase adamw_case(const AdamwCase& c) {
-  OpCase op{.op = "adamw",
-            .variant = fmt::format("{}_updates{}{}{}", c.elements, c.updates,
-                                   c.decay > 0.0F ? "_decay" : "",
-                                   c.options.clip > 0.0 ? "_clipped" : "")};
-  op.inputs = {{.name = "value", .shape = {c.elements}},
-               {.name = "first_moment", .shape = {c.elements}, .scale = 0.0},
-               {.name = "second_moment", .shape = {c.elements}, .scale = 0.0},
-               {.name = "gradients", .shape = {c.updates, c.elements}}};
-  op.outputs = {{.name = "value", .shape = {c.elements}, .starts_as = 0},
-                {.name = "first_moment", .shape = {c.elements}, .starts_as = 1},
-                {.name = "second_moment", .shape = {c.elements}, .starts_as = 2}};
+  OpCase op{
+      .op = "adamw",
+      .variant = fmt::format("{}_updates{}{}{}{}{}", c.elements, c.updates,
+                             c.decay > 0.0F ? "_decay" : "", c.options.clip > 0.0 ? "_clipped" : "",
+                             c.cuts.empty() ? "" : fmt::format("_slots{}", c.cuts.size() + 1),
+                             c.rounded ? "_rounded" : ""),
+      .bf16_only = c.rounded};
+  const Shape shape{c.elements};
+  op.inputs = {full_input("value", shape), full_input("first_moment", shape, 0.0),
+               full_input("second_moment", shape, 0.0),
+               full_input("gradients", {c.updates, c.elements})};
+  op.outputs = {full_output("value", shape, 0), full_output("first_moment", shape, 1),
+                full_output("second_moment", shape, 2)};
+  if (c.rounded) {
+    op.outputs.push_back({.name = "rounded", .shape = shape});
+  }
   op.forward = [c](Context& ctx, const OpTensors& t) {
     Adamw options = c.options;
     Memory memory;
     const Tensor norm = upload(t.in[3].device(), std::vector<double>(1), memory);
     for (options.step = 1; options.step <= c.updates; ++options.step) {
-      const Tensor gradient =
-          t.in[3].slice_rows(options.step - 1, options.step).reshape({c.elements});
-      const AdamwSlot slot{.value = t.out[0],
-                           .gradient = gradient,
-                           .first_moment = t.out[1],
-                           .second_moment = t.out[2],
-                           .decay = c.decay};
-      gradient_norm(ctx, {&slot, 1}, norm);
-      adamw(ctx, options, {&slot, 1}, norm);
+      const auto slots = slots_of(c, t, t.in[3].slice_rows(options.step - 1, options.step));
+      gradient_norm(ctx, slots, norm);
+      adamw(ctx, options, slots, norm);
     }
   };
   op.reference = [c](const std::vector<Values>& in) {
@@ -65,10 +106,14 @@ OpCase adamw_case(const AdamwCase& c) {
         const auto mean = first[i] / (1.0 - std::pow(beta1, steps));
         const auto deviation = std::sqrt(second[i] / (1.0 - std::pow(beta2, steps)));
         value[i] -= rate * (mean / (deviation + static_cast<double>(c.options.epsilon)) +
-                            static_cast<double>(c.decay) * value[i]);
+                            (decays(c, i) ? static_cast<double>(c.decay) : 0.0) * value[i]);
       }
     }
-    return std::vector<Values>{value, first, second};
+    std::vector<Values> outputs{value, first, second};
+    if (c.rounded) {
+      outputs.push_back(value);
+    }
+    return outputs;
   };
   op.tokens = c.elements;
   return op;
@@ -77,10 +122,10 @@ OpCase adamw_case(const AdamwCase& c) {
 OpCase gradient_norm_case(const GradientNormCase& c) {
   OpCase op{.op = "gradient_norm", .variant = fmt::format("{}", fmt::join(c.elements, "_"))};
   for (const std::int64_t elements : c.elements) {
-    op.inputs.push_back({.name = "gradient", .shape = {elements}});
+    op.inputs.push_back(full_input("gradient", {elements}));
     op.tokens += elements;
   }
-  op.outputs = {{.name = "norm", .shape = {1}}};
+  op.outputs = {full_output("norm", {1})};
   op.forward = [](Context& ctx, const OpTensors& t) {
     std::vector<AdamwSlot> slots;
     for (const Tensor& gradient : t.in) {
@@ -108,8 +153,8 @@ OpCase gradient_norm_case(const GradientNormCase& c) {
 
 OpCase sum_case(const SumCase& c) {
   OpCase op{.op = "sum", .variant = std::to_string(c.elements)};
-  op.inputs = {{.name = "x", .shape = {c.elements}, .offset = 1.0}};
-  op.outputs = {{.name = "total", .shape = {1}}};
+  op.inputs = {full_input("x", {c.elements}, 1.0, 1.0)};
+  op.outputs = {full_output("total", {1})};
   constexpr double kBefore = 0.5;
   op.forward = [c](Context& ctx, const OpTensors& t) {
     Memory memory;

@@ -42,7 +42,10 @@ OpCase add_positions_case(const PositionsCase& c) {
             .variant = fmt::format("{}_width{}_positions{}{}", describe(c.seq), c.width,
                                    c.positions, suffix(c.write))};
   op.inputs = {
-      {.name = "table", .shape = {c.positions, c.width}, .write = c.write},
+      {.name = "table",
+       .shape = {c.positions, c.width},
+       .precision = Precision::kFull,
+       .write = c.write},
       {.name = "x", .shape = {c.seq.batch, c.seq.length, c.width}, .gradient_starts_as = 0}};
   op.outputs = {{.name = "y", .shape = {c.seq.batch, c.seq.length, c.width}, .starts_as = 1}};
   add_documents(op, c.seq);
@@ -111,7 +114,12 @@ OpCase carope_case(const CaropeCase& c) {
   const Shape gates{c.seq.batch, c.seq.length, c.heads};
   const Sequence seq{.batch = c.seq.batch, .length = c.seq.length};
   OpCase op{.op = "carope", .variant = label(c)};
-  op.inputs = {{.name = "logits", .shape = gates, .scale = c.gate_scale, .offset = c.gate_offset},
+  op.inputs = {{.name = "logits",
+                .shape = gates,
+                .precision = Precision::kFull,
+                .scale = c.gate_scale,
+                .offset = c.gate_offset,
+                .gradient_follows_rounding = true},
                {.name = "qkv", .shape = qkv, .gradient_starts_as = 0}};
   op.outputs = {{.name = "rotated", .shape = qkv, .starts_as = 1}};
   op.saved = {carope_carry_spec(options_of(c), seq, c.pairs)};
@@ -143,6 +151,7 @@ OpCase carope_pieces_case(const CaropeCase& c, const std::vector<std::int64_t>& 
     const std::size_t number = op.outputs.size();
     op.inputs.push_back({.name = fmt::format("logits{}", number),
                          .shape = {c.seq.batch, length, c.heads},
+                         .precision = Precision::kFull,
                          .scale = c.gate_scale,
                          .offset = c.gate_offset});
     op.inputs.push_back({.name = fmt::format("qkv{}", number), .shape = qkv});

@@ -71,10 +71,10 @@ std::vector<double> complex_step(const std::vector<Values>& values, std::size_t 
   return derivatives;
 }
 
-Expected expected_of(const OpCase& op) {
+Expected expected_of(const OpCase& op, DType activation) {
   std::vector<Values> inputs;
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-    const auto values = input_values(op, i);
+    const auto values = input_values(op, i, activation);
     inputs.emplace_back(values.begin(), values.end());
   }
   Expected expected;
@@ -88,7 +88,8 @@ Expected expected_of(const OpCase& op) {
 
   std::vector<std::vector<float>> weights;
   for (std::size_t i = 0; i < op.outputs.size(); ++i) {
-    weights.push_back(op.outputs[i].differentiable ? output_gradient(op, i) : std::vector<float>{});
+    weights.push_back(op.outputs[i].differentiable ? output_gradient(op, i, activation)
+                                                   : std::vector<float>{});
   }
   const auto loss = [&](const std::vector<Values>& at) {
     return weighted_sum(op.reference(at), weights);

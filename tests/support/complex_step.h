@@ -14,7 +14,7 @@ namespace carope::test {
 struct ExpectedGradient {
   std::vector<std::size_t> elements;  // which are checked one by one
   std::vector<double> values;         // of those
-  std::vector<double> signs;          // +1 or -1 for every element
+  std::vector<double> signs;          // +1 or -1 for every element; empty where all are checked
   double signed_sum = 0.0;
 };
 
@@ -23,9 +23,10 @@ struct Expected {
   std::vector<ExpectedGradient> gradients;  // empty for what is not differentiable
 };
 
-/// The case's results by its reference. Derivatives are taken by complex steps: the imaginary part
-/// of f(x + ih) / h, which is exact to rounding, as nothing is subtracted.
-Expected expected_of(const OpCase& op);
+/// The case's results by its reference, from what the inputs are in a model with activations of
+/// this type. Derivatives are taken by complex steps: the imaginary part of f(x + ih) / h, which is
+/// exact to rounding, as nothing is subtracted.
+Expected expected_of(const OpCase& op, DType activation = DType::kF32);
 
 /// The derivative of `loss` by each of these elements of values[tensor], by complex steps.
 std::vector<double> complex_step(

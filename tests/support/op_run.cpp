@@ -1,5 +1,6 @@
 #include "support/op_run.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -20,92 +21,150 @@ std::uint64_t mix(std::uint64_t x) {  // the finaliser of SplitMix64
   return x ^ (x >> 31);
 }
 
-std::vector<float> fill(const std::string& stream, std::int64_t count, double scale,
-                        double offset) {
-  std::vector<float> values(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<float>(offset + scale * uniform(stream, i));
+double uniform(std::uint64_t seed, std::uint64_t i) {
+  constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15;
+  return static_cast<double>(mix(seed + (i + 1) * kGolden) >> 11) * 0x1p-52 - 1.0;
+}
+
+void round_to(DType type, std::vector<float>& values) {
+  if (type == DType::kBF16) {
+    for (float& value : values) {
+      value = to_float(to_bf16(value));
+    }
   }
+}
+
+/// A tensor of this type with values from [offset - scale, offset + scale].
+std::vector<float> fill(const std::string& stream, const Shape& shape, DType type, double scale,
+                        double offset) {
+  const std::uint64_t seed = hash(stream);
+  std::vector<float> values(static_cast<std::size_t>(shape.size()));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(offset + scale * uniform(seed, i));
+  }
+  round_to(type, values);
   return values;
 }
 
-std::vector<float> nans(std::int64_t count) {
-  return std::vector<float>(static_cast<std::size_t>(count),
+std::vector<float> nans(const Shape& shape) {
+  return std::vector<float>(static_cast<std::size_t>(shape.size()),
                             std::numeric_limits<float>::quiet_NaN());
 }
 
 }  // namespace
 
-double uniform(std::string_view stream, std::uint64_t i) {
-  constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15;
-  return static_cast<double>(mix(hash(stream) + (i + 1) * kGolden) >> 11) * 0x1p-52 - 1.0;
-}
+double uniform(std::string_view stream, std::uint64_t i) { return uniform(hash(stream), i); }
 
-std::vector<float> input_values(const OpCase& op, std::size_t input) {
+std::vector<float> input_values(const OpCase& op, std::size_t input, DType activation) {
   const Input& in = op.inputs[input];
-  return fill(op.name() + "/" + in.name, in.shape.size(), in.scale, in.offset);
+  return fill(op.name() + "/" + in.name, in.shape, value_type(in.precision, activation), in.scale,
+              in.offset);
 }
 
-std::vector<float> gradient_before(const OpCase& op, std::size_t input) {
+std::vector<float> gradient_before(const OpCase& op, std::size_t input, DType activation) {
   const Input& in = op.inputs[input];
-  return fill(op.name() + "/gradient before/" + in.name, in.shape.size(), 1.0, 0.0);
+  return fill(op.name() + "/gradient before/" + in.name, in.shape,
+              gradient_type(in.precision, activation), 1.0, 0.0);
 }
 
-std::vector<float> output_gradient(const OpCase& op, std::size_t output) {
+std::vector<float> output_gradient(const OpCase& op, std::size_t output, DType activation) {
   const Output& out = op.outputs[output];
   return out.uniform_gradient
              ? std::vector<float>(static_cast<std::size_t>(out.shape.size()), *out.uniform_gradient)
-             : fill(op.name() + "/gradient/" + out.name, out.shape.size(), 1.0, 0.0);
+             : fill(op.name() + "/gradient/" + out.name, out.shape,
+                    gradient_type(out.precision, activation), 1.0, 0.0);
 }
 
 std::vector<float> read(const Tensor& tensor) {
   std::vector<float> values(static_cast<std::size_t>(tensor.size()));
-  copy_to_host(values.data(), tensor.f32(), tensor.bytes(), tensor.device());
+  if (tensor.dtype() == DType::kBF16) {
+    std::vector<Bf16> stored(values.size());
+    copy_to_host(stored.data(), tensor.raw(), tensor.bytes(), tensor.device());
+    std::transform(stored.begin(), stored.end(), values.begin(), to_float);
+  } else {
+    copy_to_host(values.data(), tensor.f32(), tensor.bytes(), tensor.device());
+  }
   return values;
+}
+
+void write(const std::vector<float>& values, const Tensor& tensor) {
+  if (tensor.dtype() == DType::kBF16) {
+    std::vector<Bf16> stored(values.size());
+    std::transform(values.begin(), values.end(), stored.begin(), to_bf16);
+    copy_from_host(tensor.raw(), stored.data(), tensor.bytes(), tensor.device());
+  } else {
+    copy_from_host(tensor.f32(), values.data(), tensor.bytes(), tensor.device());
+  }
 }
 
 void copy(const Tensor& from, const Tensor& to) {
   if (from.device().kind == DeviceKind::kCuda) {
-    copy_from_host(to.f32(), read(from).data(), to.bytes(), to.device());
+    write(read(from), to);
   } else {
-    std::memcpy(to.f32(), from.f32(), to.bytes());
+    std::memcpy(to.raw(), from.raw(), to.bytes());
   }
 }
 
-OpRun::OpRun(const OpCase& op, Context& ctx) : op_(op), ctx_(ctx) {
+OpRun::OpRun(const OpCase& op, Context& ctx, DType activation)
+    : op_(op), ctx_(ctx), activation_(activation) {
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-    tensors_.in.push_back(place(op.inputs[i].shape, input_values(op, i)));
+    const Input& in = op.inputs[i];
+    tensors_.in.push_back(
+        place(in.shape, value_type(in.precision, activation), input_values(op, i, activation)));
   }
   for (const Constant& constant : op.constants) {
     tensors_.constants.push_back(place(constant));
   }
   for (const TensorSpec& spec : op.saved) {
-    tensors_.saved.push_back(allocate(spec));
+    tensors_.saved.push_back(
+        allocate({spec.shape, spec.dtype == DType::kF32 ? stored(activation) : spec.dtype}));
   }
   for (std::size_t i = 0; i < op.outputs.size(); ++i) {
     const Output& out = op.outputs[i];
-    tensors_.out.push_back(place(
-        out.shape, out.starts_as ? input_values(op, *out.starts_as) : nans(out.shape.size())));
-    tensors_.d_out.push_back(out.differentiable ? place(out.shape, output_gradient(op, i))
-                                                : Tensor{});
+    tensors_.out.push_back(
+        place(out.shape, value_type(out.precision, activation),
+              out.starts_as ? input_values(op, *out.starts_as, activation) : nans(out.shape)));
+    tensors_.d_out.push_back(out.differentiable
+                                 ? place(out.shape, gradient_type(out.precision, activation),
+                                         output_gradient(op, i, activation))
+                                 : Tensor{});
   }
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     const Input& in = op.inputs[i];
     if (!in.differentiable) {
       tensors_.d_in.emplace_back();
-    } else if (in.gradient_starts_as) {
-      tensors_.d_in.push_back(place(in.shape, output_gradient(op, *in.gradient_starts_as)));
-    } else {
-      tensors_.d_in.push_back(place(in.shape, in.write == Write::kAccumulate
-                                                  ? gradient_before(op, i)
-                                                  : nans(in.shape.size())));
+      continue;
     }
+    tensors_.d_in.push_back(
+        place(in.shape, gradient_type(in.precision, activation),
+              in.gradient_starts_as ? output_gradient(op, *in.gradient_starts_as, activation)
+              : in.write == Write::kAccumulate ? gradient_before(op, i, activation)
+                                               : nans(in.shape)));
   }
 }
 
 void OpRun::spoil_outputs() {
   for (const Tensor& out : tensors_.out) {
-    copy_from_host(out.f32(), nans(out.size()).data(), out.bytes(), out.device());
+    write(nans(out.shape()), out);
+  }
+}
+
+void OpRun::round_results() {
+  const auto round = [](const Tensor& tensor, DType type) {
+    if (tensor && tensor.dtype() == DType::kF32) {
+      std::vector<float> values = read(tensor);
+      round_to(type, values);
+      write(values, tensor);
+    }
+  };
+  for (std::size_t i = 0; i < op_.outputs.size(); ++i) {
+    round(tensors_.out[i], value_type(op_.outputs[i].precision, activation_));
+  }
+  for (const Tensor& saved : tensors_.saved) {
+    round(saved, activation_);
+  }
+  for (std::size_t i = 0; i < op_.inputs.size(); ++i) {
+    round(tensors_.d_in[i], gradient_type(op_.inputs[i].precision, activation_));
   }
 }
 
@@ -125,6 +184,10 @@ std::vector<std::vector<float>> OpRun::gradients() const {
   return values;
 }
 
+DType OpRun::stored(DType type) const {
+  return ctx_.device().kind == DeviceKind::kCuda ? type : DType::kF32;
+}
+
 Tensor OpRun::allocate(const TensorSpec& spec) {
   const Memory& memory = memory_.emplace_back(ctx_.device(), spec.bytes());
   const std::vector<unsigned char> ones(spec.bytes(), 0xff);  // a NaN, were it read as a float
@@ -132,8 +195,10 @@ Tensor OpRun::allocate(const TensorSpec& spec) {
   return {memory.data(), spec, ctx_.device()};
 }
 
-Tensor OpRun::place(const Shape& shape, const std::vector<float>& values) {
-  return place(Constant{shape, values});
+Tensor OpRun::place(const Shape& shape, DType type, const std::vector<float>& values) {
+  const Tensor tensor = allocate({shape, stored(type)});
+  write(values, tensor);
+  return tensor;
 }
 
 Tensor OpRun::place(const Constant& constant) {

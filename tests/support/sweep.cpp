@@ -12,31 +12,9 @@ constexpr Write kWrites[] = {Write::kOverwrite, Write::kAccumulate};
 constexpr RotaryLayout kLayouts[] = {RotaryLayout::kHalf, RotaryLayout::kInterleaved};
 
 void add_linear(Cases& cases) {
-  for (const Write write : kWrites) {
-    cases.push_back(linear_case({.rows = 1, .in = 1, .out = 1, .write = write}));
-    cases.push_back(linear_case({.rows = 3, .in = 5, .out = 7, .write = write}));
-    cases.push_back(linear_case({.rows = 17, .in = 20, .out = 9, .bias = false, .write = write}));
-    cases.push_back(linear_case({.rows = 65, .in = 33, .out = 130, .write = write}));
-    cases.push_back(linear_case({.rows = 5, .in = 6, .out = 4, .frozen = true, .write = write}));
+  for (const LinearCase& layer : linear_test_cases()) {
+    cases.push_back(linear_case(layer));
   }
-  cases.push_back(linear_case({.rows = 64, .in = 64, .out = 64}));
-  cases.push_back(linear_case({.rows = 1, .in = 100, .out = 300}));
-  cases.push_back(linear_case({.rows = 300, .in = 7, .out = 2}));    // as the gate of CARoPE
-  cases.push_back(linear_case({.rows = 530, .in = 3, .out = 140}));  // several tiles either way
-  cases.push_back(linear_case({.rows = 4, .in = 700, .out = 3, .bias = false}));
-  // By row: what is left of blocks of rows, columns and terms, and more terms than stay in cache.
-  const auto add_by_row = [&](std::int64_t rows, std::int64_t in, std::int64_t out, bool bias) {
-    cases.push_back(linear_case(
-        {.rows = rows, .in = in, .out = out, .bias = bias, .rounding = Rounding::kByRow}));
-  };
-  add_by_row(1, 1, 1, true);
-  add_by_row(3, 5, 7, true);
-  add_by_row(300, 7, 2, true);  // as the gate of CARoPE
-  add_by_row(19, 21, 33, false);
-  add_by_row(65, 64, 130, true);
-  add_by_row(6, 1041, 5, true);
-  add_by_row(2, 2100, 3, false);
-
   for (const Write write : kWrites) {
     cases.push_back(mlp_case({.rows = 3, .width = 5, .hidden = 20, .write = write}));
     cases.push_back(
@@ -46,6 +24,9 @@ void add_linear(Cases& cases) {
   cases.push_back(mlp_case({.rows = 1, .width = 1, .hidden = 1}));
   cases.push_back(mlp_case({.rows = 70, .width = 13, .hidden = 71, .rounding = Rounding::kByRow}));
   cases.push_back(mlp_case({.rows = 16, .width = 8, .hidden = 32, .scale = 6.0}));  // GELU's tails
+  cases.push_back(gelu_case({.rows = 1, .width = 1}));
+  cases.push_back(gelu_case({.rows = 17, .width = 9, .scale = 6.0}));
+  cases.push_back(gelu_case({.rows = 70, .width = 64, .scale = 3.0}));
 }
 
 void add_norms(Cases& cases) {
@@ -229,6 +210,11 @@ void add_optimizer(Cases& cases) {
     cases.push_back(sum_case({.elements = elements}));
   }
   cases.push_back(gradient_norm_case({.elements = {5, 40003, 1, 256}}));
+  cases.push_back(adamw_case({.elements = 40003,
+                              .options = {.learning_rate = 3e-2F, .clip = 10.0},
+                              .decay = 0.1F,
+                              .updates = 3,
+                              .cuts = {64, 20480, 20544, 24640}}));
   cases.push_back(
       adamw_case({.elements = 100, .options = {.learning_rate = 3e-2F}, .decay = 0.1F}));
   cases.push_back(adamw_case(
@@ -237,6 +223,36 @@ void add_optimizer(Cases& cases) {
 }
 
 }  // namespace
+
+std::vector<LinearCase> linear_test_cases() {
+  std::vector<LinearCase> layers;
+  for (const Write write : kWrites) {
+    layers.push_back({.rows = 1, .in = 1, .out = 1, .write = write});
+    layers.push_back({.rows = 3, .in = 5, .out = 7, .write = write});
+    layers.push_back({.rows = 17, .in = 20, .out = 9, .bias = false, .write = write});
+    layers.push_back({.rows = 65, .in = 33, .out = 130, .write = write});
+    layers.push_back({.rows = 5, .in = 6, .out = 4, .frozen = true, .write = write});
+  }
+  layers.push_back({.rows = 64, .in = 64, .out = 64});
+  layers.push_back({.rows = 1, .in = 100, .out = 300});
+  layers.push_back({.rows = 300, .in = 7, .out = 2});    // as the gate of CARoPE
+  layers.push_back({.rows = 530, .in = 3, .out = 140});  // several tiles either way
+  layers.push_back({.rows = 4, .in = 700, .out = 3, .bias = false});
+  // By row: what is left of blocks of rows, columns and terms, and more terms than stay in cache.
+  const auto add_by_row = [&](std::int64_t rows, std::int64_t in, std::int64_t out, bool bias) {
+    layers.push_back(
+        {.rows = rows, .in = in, .out = out, .bias = bias, .rounding = Rounding::kByRow});
+  };
+  add_by_row(1, 1, 1, true);
+  add_by_row(3, 5, 7, true);
+  add_by_row(300, 7, 2, true);  // as the gate of CARoPE
+  add_by_row(19, 21, 32, true);
+  add_by_row(19, 21, 33, false);
+  add_by_row(65, 64, 130, true);
+  add_by_row(6, 1041, 5, true);
+  add_by_row(2, 2100, 3, false);
+  return layers;
+}
 
 std::vector<OpCase> all_test_cases() {
   Cases cases;

@@ -1,0 +1,185 @@
+#include <algorithm>
+
+#include "support/cases.h"
+#include "support/compare.h"
+#include "support/cuda_contexts.h"
+#include "support/ledger.h"
+
+// Every operation on a GPU, in fp32 and in bf16, from the same descriptions as on the CPU: its
+// results and gradients against the reference, or against the CPU engine where a shape is too large
+// for the reference; and against itself, bit by bit.
+namespace carope::test {
+namespace {
+
+[[maybe_unused]] const auto* const kLedger = testing::AddGlobalTestEnvironment(new Ledger);
+
+struct Case {
+  OpCase op;
+  bool large;  // its reference is the CPU engine
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = [] {
+    std::vector<Case> made;
+    for (const auto& [list, large] : {std::pair(all_test_cases(), false),
+                                      {bf16_test_cases(), false},
+                                      {training_test_cases(), true}}) {
+      for (const OpCase& op : list) {
+        made.push_back({op, large});
+      }
+    }
+    return made;
+  }();
+  return all;
+}
+
+struct Param {
+  std::size_t index;  // of the case
+  DType activation;
+  std::size_t context;
+
+  const OpCase& op() const { return cases()[index].op; }
+  Expected expected() const {
+    return cases()[index].large ? computed_on_cpu(op(), activation) : expected_of(op(), activation);
+  }
+  std::string label() const {
+    return fmt::format("{}_{}_{}", op().op, to_string(activation), cuda_contexts()[context].name);
+  }
+  std::string name() const { return label() + "_" + op().variant; }
+};
+
+void PrintTo(const Param& param, std::ostream* out) { *out << param.name(); }
+
+/// Whether a tensor of the case has another type in a model of this type than in others.
+bool differs_in(DType activation, const OpCase& op) {
+  const auto is_full = [](const auto& tensor) { return tensor.precision == Precision::kFull; };
+  return activation == DType::kF32
+             ? !op.bf16_only
+             : !std::all_of(op.inputs.begin(), op.inputs.end(), is_full) ||
+                   !std::all_of(op.outputs.begin(), op.outputs.end(), is_full);
+}
+
+/// Everything that can run on this machine.
+std::vector<Param> sweep() {
+  std::vector<Param> params;
+  const auto contexts = has_gpu() ? cuda_contexts() : std::vector<CudaContext>{};
+  for (std::size_t context = 0; context < contexts.size(); ++context) {
+    for (std::size_t i = 0; i < cases().size(); ++i) {
+      for (const DType activation : {DType::kF32, DType::kBF16}) {
+        const OpCase& op = cases()[i].op;
+        if (contexts[context].concerns(op, activation) && differs_in(activation, op)) {
+          params.push_back({i, activation, context});
+        }
+      }
+    }
+  }
+  return params;
+}
+
+/// One context of a kind serves all tests, as one serves all operations of a model: what an
+/// operation leaves in scratch memory is there when the next one runs.
+class CudaOps : public testing::TestWithParam<Param> {
+ protected:
+  static void SetUpTestSuite() {
+    for (const CudaContext& kind : cuda_contexts()) {
+      contexts_.push_back(kind.make());
+    }
+  }
+  static void TearDownTestSuite() { contexts_.clear(); }
+
+  const OpCase& op() const { return GetParam().op(); }
+  Context& ctx() const { return contexts_[GetParam().context]; }
+
+  std::vector<std::vector<float>> results() const {
+    OpRun run(op(), ctx(), GetParam().activation);
+    run.forward();
+    if (op().backward) {
+      run.backward();
+    }
+    auto values = run.outputs();
+    for (auto& gradient : run.gradients()) {
+      values.push_back(std::move(gradient));
+    }
+    return values;
+  }
+
+ private:
+  static inline std::vector<Context> contexts_;
+};
+
+void expect_matches(const Param& param, Context& ctx, bool rounds, const std::string& label) {
+  const OpCase& op = param.op();
+  const Expected expected = param.expected();
+  OpRun run(op, ctx, param.activation);
+  const auto round = [&] {
+    if (rounds) {
+      run.round_results();
+    }
+  };
+  run.forward();
+  round();
+  Ledger::expect_outputs(label, output_deviations(run, expected));
+  if (!op.backward) {
+    return;
+  }
+  if (op.backward_redoes_forward) {
+    run.spoil_outputs();
+  }
+  run.backward();
+  round();
+  Ledger::expect_outputs(label, output_deviations(run, expected));
+  Ledger::expect_gradients(label, gradient_deviations(run, expected));
+}
+
+TEST_P(CudaOps, MatchesReference) { expect_matches(GetParam(), ctx(), false, GetParam().label()); }
+
+TEST_P(CudaOps, GivesTheSameBitsAgain) {
+  if (!cuda_contexts()[GetParam().context].repeats) {
+    GTEST_SKIP() << "nobody promises it";
+  }
+  const auto once = results();
+  const auto again = results();
+  for (std::size_t i = 0; i < once.size(); ++i) {
+    const std::string& name =
+        i < op().outputs.size() ? op().outputs[i].name : op().inputs[i - op().outputs.size()].name;
+    EXPECT_TRUE(same_bits(once[i], again[i])) << name;
+  }
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaOps);
+INSTANTIATE_TEST_SUITE_P(Sweep, CudaOps, testing::ValuesIn(sweep()),
+                         [](const auto& info) { return info.param.name(); });
+
+TEST(Cuda, SweepsOverEveryOperation) {
+  if (!has_gpu()) {
+    GTEST_SKIP() << "no GPU is present";
+  }
+  EXPECT_GE(sweep().size(), cases().size());
+}
+
+/// What storing activations in bf16 costs by itself: the CPU computes in fp32, and its results are
+/// rounded as a GPU would store them. The tolerances of bf16 are set by this.
+class RoundedOnCpu : public testing::TestWithParam<Param> {};
+
+TEST_P(RoundedOnCpu, StaysWithinTheToleranceOfBf16) {
+  Context ctx = Context::cpu(2);
+  expect_matches(GetParam(), ctx, true, GetParam().op().op + "_rounded");
+}
+
+std::vector<Param> rounded_sweep() {
+  std::vector<Param> params;
+  for (std::size_t i = 0; i < cases().size(); ++i) {
+    const OpCase& op = cases()[i].op;
+    const bool rounds_copies = op.op == "adamw";  // which the CPU does not
+    if (!cases()[i].large && !rounds_copies && differs_in(DType::kBF16, op)) {
+      params.push_back({i, DType::kBF16, 0});
+    }
+  }
+  return params;
+}
+
+INSTANTIATE_TEST_SUITE_P(Sweep, RoundedOnCpu, testing::ValuesIn(rounded_sweep()),
+                         [](const auto& info) { return info.param.op().name(); });
+
+}  // namespace
+}  // namespace carope::test
