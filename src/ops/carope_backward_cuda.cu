@@ -108,12 +108,12 @@ __device__ void rotate_back(Tile& tile, const CaropeArgs& args, const T* query, 
     const auto k = Pairs::load(query + k_at, args.head, group);
     auto dq = Pairs::load(dquery + q_at, args.head, group);
     auto dk = Pairs::load(dquery + k_at, args.head, group);
-    std::uint32_t phase[kGroup];
-    phases_of(tile, args.tile, t, group, phase);
-    const Rotation rotation = Rotation::by<T>(phase, Direction::kBackward);
     float gradient[kGroup] = {};
     add_phase_gradient(q, dq, gradient);
     add_phase_gradient(k, dk, gradient);
+    std::uint32_t phase[kGroup];
+    phases_of(tile, args.tile, t, group, phase);
+    const Rotation rotation = Rotation::by<T>(phase, Direction::kBackward);
     rotation.apply(dq);
     rotation.apply(dk);
     dq.store(dquery + q_at, args.head, group);
