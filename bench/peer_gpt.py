@@ -2,9 +2,9 @@
 
 usage: python bench/peer_gpt.py --tokens SHARDS --model gpt-small --encoding carope --micro-batch 64
 
-SHARDS is a folder of carope data prepare, one shard of it, or a .npy of tokens. With --wait it compiles, warms up, says so
-in a line, gives back the memory of its activations, and then measures as many steps as each line of standard input says:
-so that it can take turns with another program.
+SHARDS is a folder of carope data prepare, one shard of it, or a .npy of tokens. With --wait it compiles, warms up,
+gives back the memory of its activations, says so in a line, and then measures as many steps as each line of standard
+input asks for: so that it can take turns with another program.
 """
 
 import argparse

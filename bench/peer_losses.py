@@ -26,7 +26,8 @@ POSITION |= {"layout": "half", "source": "hidden", "scale": 0.02 * math.sqrt(2)}
 
 def check_settings(config: dict[str, dict[str, Any]]) -> None:
     position, data = config["position"], config["data"]
-    wrong = [f"position.{key} = {position[key]}" for key in POSITION.keys() & position if position[key] != POSITION[key]]
+    known = sorted(POSITION.keys() & position)
+    wrong = [f"position.{key} = {position[key]}" for key in known if position[key] != POSITION[key]]
     if position["encoding"] not in ENCODINGS:
         wrong.append(f"position.encoding = {position['encoding']}")
     if position.get("positions", config["model"]["length"]) != config["model"]["length"]:

@@ -27,7 +27,8 @@ def read_shard(path: Path) -> np.ndarray:
         return np.load(path, mmap_mode="r")
     magic, version, count = np.fromfile(path, dtype="<i4", count=3)
     if (magic, version) != (SHARD_MAGIC, SHARD_VERSION):
-        raise ValueError(f"{path} is no token shard: it begins with {magic}, {version}; make one with carope data prepare")
+        found = f"it begins with {magic}, {version}"
+        raise ValueError(f"{path} is no token shard: {found}; make one with carope data prepare")
     return np.memmap(path, dtype="<u2", mode="r", offset=SHARD_HEADER_BYTES, shape=(int(count),))
 
 

@@ -113,6 +113,7 @@ class Carope:
             metrics = self.train(Path(folder), self.setup.warmup + steps)[self.setup.warmup :]
         rates = [line["tokens_per_second"] for line in metrics]
         return {
+            "micro_batch": self.settings["train.micro_batch"],
             "tokens_per_second": statistics.median(rates),
             "lowest": min(rates),
             "highest": max(rates),
