@@ -49,7 +49,7 @@ def parse_options() -> argparse.Namespace:
 
 def make_trainer(options: argparse.Namespace) -> Trainer:
     model = read_config(options.model)["model"]
-    shape = Shape(**{**model, "length": options.length or model["length"]})
+    shape = Shape.of(model | {"length": options.length or model["length"]})
     batches = SequentialBatches(options.tokens, options.batch_tokens // shape.length, shape.length)
     method = Method(
         options.device, options.weights, options.fp32, options.compile_mode, options.attention, options.tf32

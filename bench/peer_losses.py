@@ -53,7 +53,7 @@ def losses_of(run: Path) -> list[float]:
 
 
 def make_trainer(config: dict[str, dict[str, Any]], init: Path, method: Method) -> Trainer:
-    shape, train, optimizer = Shape(**config["model"]), config["train"], config["optimizer"]
+    shape, train, optimizer = Shape.of(config["model"]), config["train"], config["optimizer"]
     batches = SequentialBatches(Path(config["data"]["path"]), train["batch_tokens"] // shape.length, shape.length)
     adamw = AdamW(**optimizer)
     return Trainer(shape, config["position"]["encoding"], batches, train["micro_batch"], method, adamw, init)

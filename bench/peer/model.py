@@ -4,7 +4,8 @@ Parameters have the names, shapes and meaning of the program's checkpoints.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,11 @@ class Shape:
     width: int
     vocabulary: int
     length: int
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> "Shape":
+        """Of a configuration's [model], which may have more than the shape."""
+        return cls(**{field.name: settings[field.name] for field in fields(cls)})
 
     @property
     def pairs(self) -> int:
