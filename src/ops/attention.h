@@ -28,11 +28,12 @@ struct AttentionBackward {
 void attention_backward(Context& ctx, const Attention& attention, const Sequence& seq,
                         const AttentionBackward& args);
 
-/// Which kernels attention may use on a CUDA device; each context keeps one of these.
+/// Which kernels attention uses on a CUDA device; each context keeps one of these.
 struct AttentionKernels {
   explicit AttentionKernels(const Context&) {}
 
-  bool own_only = false;  // not even cuDNN's where they are faster: for tests and measurements
+  enum class Use : std::uint8_t { kFastest, kOwn, kCudnn };
+  Use use = Use::kFastest;  // other than that: for tests and measurements
 };
 
 /// Keys and values of the tokens seen so far.

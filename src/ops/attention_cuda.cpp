@@ -1,26 +1,61 @@
+#include <fmt/format.h>
+
 #include "ops/attention_cudnn.h"
 #include "ops/attention_tiled.h"
+#include "ops/choices_cuda.h"
 
 namespace carope::cuda {
+namespace {
+
+std::string name_of(const char* pass, const Attention& attention, const Sequence& seq,
+                    const Tensor& qkv) {
+  return fmt::format("attention.{}.{}x{}x{}x{}", pass, seq.batch, seq.length, attention.heads,
+                     qkv.cols() / 3 / attention.heads);
+}
+
+/// Runs the kernels that the context asks for. A deterministic one gets our own: cuDNN's backward
+/// pass would need room for all scores.
+void choose(Context& ctx, const std::string& name, bool cudnn_serves, const Choices::Way& cudnn,
+            const Choices::Way& own) {
+  using Use = AttentionKernels::Use;
+  const Use use = ctx.state<AttentionKernels>().use;
+  if (!cudnn_serves || use == Use::kOwn || (use == Use::kFastest && ctx.deterministic())) {
+    own();
+  } else if (use == Use::kCudnn) {
+    cudnn();
+  } else {
+    ctx.state<Choices>().faster(ctx, name, cudnn, own);
+  }
+}
+
+}  // namespace
 
 void attention(Context& ctx, const Attention& attention, const Sequence& seq, const Tensor& qkv,
                const Tensor& out, const Tensor& logsumexp) {
-  const bool own = ctx.state<AttentionKernels>().own_only;
-  if (!own && cudnn::serves(ctx, attention, seq, qkv)) {
-    cudnn::attention(ctx, attention, seq, qkv, out, logsumexp);
-  } else {
+  const auto own = [&] {
     tiled::attention(ctx, attention, seq, qkv, out, logsumexp);
-  }
+    return true;
+  };
+  const auto cudnn = [&] {
+    cudnn::attention(ctx, attention, seq, qkv, out, logsumexp);
+    return true;
+  };
+  choose(ctx, name_of("forward", attention, seq, qkv), cudnn::serves(ctx, attention, seq, qkv),
+         cudnn, own);
 }
 
 void attention_backward(Context& ctx, const Attention& attention, const Sequence& seq,
                         const AttentionBackward& args) {
-  const bool own = ctx.state<AttentionKernels>().own_only;
-  if (!own && cudnn::serves_backward(ctx, attention, seq, args.qkv)) {
-    cudnn::attention_backward(ctx, attention, seq, args);
-  } else {
+  const auto own = [&] {
     tiled::attention_backward(ctx, attention, seq, args);
-  }
+    return true;
+  };
+  const auto cudnn = [&] {
+    cudnn::attention_backward(ctx, attention, seq, args);
+    return true;
+  };
+  choose(ctx, name_of("backward", attention, seq, args.qkv),
+         cudnn::serves_backward(ctx, attention, seq, args.qkv), cudnn, own);
 }
 
 }  // namespace carope::cuda

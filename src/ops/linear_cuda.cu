@@ -1,5 +1,8 @@
 #include "ops/linear.h"
 
+#include <type_traits>
+
+#include "ops/choices_cuda.h"
 #include "ops/kernel.cuh"
 #include "ops/matmul_cuda.h"
 #include "ops/narrow_linear_cuda.h"
@@ -22,7 +25,7 @@ __device__ float gelu_derivative(float x) {
          0.5F * x * (1.0F - t * t) * kSqrt2OverPi * (1.0F + 3.0F * 0.044715F * x * x);
 }
 
-/// y[i] = function(x[i], y[i]), `N` elements at a time where all are aligned.
+/// y[i] = function(x[i]), or function(x[i], y[i]) if it takes both; `N` elements at a time.
 template <int N, class T, class Function>
 __global__ void map_kernel(const T* x, T* y, std::int64_t count, Function function) {
   const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N;
@@ -30,10 +33,18 @@ __global__ void map_kernel(const T* x, T* y, std::int64_t count, Function functi
     return;
   }
   const auto in = Vec<T, N>::load(x + i);
-  auto out = Vec<T, N>::load(y + i);
+  Vec<T, N> out;
+  constexpr bool kTakesBoth = std::is_invocable_v<Function, float, float>;
+  if constexpr (kTakesBoth) {
+    out = Vec<T, N>::load(y + i);
+  }
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    out.at[j] = from_float<T>(function(to_float(in.at[j]), to_float(out.at[j])));
+    if constexpr (kTakesBoth) {
+      out.at[j] = from_float<T>(function(to_float(in.at[j]), to_float(out.at[j])));
+    } else {
+      out.at[j] = from_float<T>(function(to_float(in.at[j])));
+    }
   }
   out.store(y + i);
 }
@@ -60,7 +71,7 @@ void map(Context& ctx, const Tensor& x, const Tensor& y, const Function& functio
 }
 
 struct Gelu {
-  __device__ float operator()(float x, float /*y*/) const { return gelu_of(x); }
+  __device__ float operator()(float x) const { return gelu_of(x); }
 };
 struct GeluGradient {
   __device__ float operator()(float x, float dy) const { return dy * gelu_derivative(x); }
@@ -202,18 +213,21 @@ void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& b
 
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                  const Tensor& pre, const Tensor& y, Rounding rounding) {
-  auto& plans = ctx.state<MatmulPlans>();
   Matmul fused = forward_product(x, weight, y);
   fused.epilogue = bias ? Epilogue::kBiasGelu : Epilogue::kGelu;
   fused.vector = bias;
   fused.aux = pre;
-  const auto together = [&] { return plans.run(ctx, fused); };
+  const auto together = [&] { return ctx.state<MatmulPlans>().run(ctx, fused); };
   const auto apart = [&] {
     cuda::linear(ctx, x, weight, bias, pre, rounding);
     map(ctx, pre, y, Gelu{});
     return true;
   };
-  plans.faster(ctx, "gelu." + name_of(fused), together, apart);
+  if (y.dtype() == DType::kF32) {
+    apart();  // cuBLASLt's GELU is good to 3e-6 only
+  } else {
+    ctx.state<Choices>().faster(ctx, "gelu." + name_of(fused), together, apart);
+  }
 }
 
 void gelu(Context& ctx, const Tensor& pre, const Tensor& y) { map(ctx, pre, y, Gelu{}); }
@@ -231,17 +245,20 @@ void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight,
 
 void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
                           const Tensor& dpre) {
-  auto& plans = ctx.state<MatmulPlans>();
   Matmul fused = backward_product(dy, weight, dpre);
   fused.epilogue = Epilogue::kGeluGradient;
   fused.aux = pre;
-  const auto together = [&] { return plans.run(ctx, fused); };
+  const auto together = [&] { return ctx.state<MatmulPlans>().run(ctx, fused); };
   const auto apart = [&] {
     cuda::linear_backward_input(ctx, dy, weight, dpre, Write::kOverwrite);
     map(ctx, pre, dpre, GeluGradient{});
     return true;
   };
-  plans.faster(ctx, "dgelu." + name_of(fused), together, apart);
+  if (dpre.dtype() == DType::kF32) {
+    apart();
+  } else {
+    ctx.state<Choices>().faster(ctx, "dgelu." + name_of(fused), together, apart);
+  }
 }
 
 void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dweight,
@@ -261,19 +278,20 @@ void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, con
     gradient.apart(ctx);
     return;
   }
-  auto& plans = ctx.state<MatmulPlans>();
+  auto& choices = ctx.state<Choices>();
   const std::string name = "bgrad." + name_of(gradient.product());
-  if (!plans.knows(name)) {  // trials must not touch what is added to
+  if (choices.find(name) == nullptr) {  // trials must not touch what is added to
     const Memory trial(ctx.device(), dweight.bytes());
     const Memory trial_bias(ctx.device(), dbias.bytes());
     const WeightGradient tried{x, dy, Tensor(trial.data(), {dweight.shape()}, ctx.device()),
                                Tensor(trial_bias.data(), {dbias.shape()}, ctx.device()), write};
     clear(ctx, tried.dweight);
     clear(ctx, tried.dbias);
-    plans.faster(
+    choices.faster(
         ctx, name, [&] { return tried.together(ctx); }, [&] { return tried.apart(ctx); });
   }
-  (plans.choice(name) == 0 && gradient.together(ctx)) || gradient.apart(ctx);
+  choices.faster(
+      ctx, name, [&] { return gradient.together(ctx); }, [&] { return gradient.apart(ctx); });
 }
 
 }  // namespace carope::cuda

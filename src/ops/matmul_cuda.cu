@@ -5,11 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstdlib>
 #include <limits>
-#include <sstream>
 
-#include "core/file.h"
+#include "ops/choices_cuda.h"
 #include "ops/kernel.cuh"
 
 namespace carope::cuda {
@@ -64,6 +62,11 @@ std::string to_hex(const cublasLtMatmulAlgo_t& algorithm) {
   return text;
 }
 
+/// An algorithm's bytes mean something to one version of cuBLASLt only.
+std::string key_of(const std::string& name) {
+  return fmt::format("cublaslt{}.{}", cublasLtGetVersion(), name);
+}
+
 bool from_hex(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
   constexpr std::size_t kDigits = 16;
   if (text.size() != std::size(algorithm.data) * kDigits ||
@@ -74,58 +77,6 @@ bool from_hex(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
     algorithm.data[i] = std::stoull(text.substr(i * kDigits, kDigits), nullptr, 16);
   }
   return true;
-}
-
-/// Where this machine's choices are kept; empty if the user has no such folder.
-std::filesystem::path cache_file(const Context& ctx) {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  if ((cache == nullptr || *cache == '\0') && (home == nullptr || *home == '\0')) {
-    return {};
-  }
-  const std::filesystem::path folder = cache != nullptr && *cache != '\0'
-                                           ? std::filesystem::path(cache)
-                                           : std::filesystem::path(home) / ".cache";
-  cudaDeviceProp properties{};
-  CUDA_CHECK(cudaGetDeviceProperties(&properties, ctx.device().index));
-  std::string device = properties.name;
-  std::replace_if(
-      device.begin(), device.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '-');
-  return folder / "carope" / fmt::format("matmul-{}-{}.txt", device, cublasLtGetVersion());
-}
-
-/// The median time of a few runs in ms.
-template <class Run>
-float time_of(cudaStream_t stream, const Run& run) {
-  constexpr int kRuns = 5;
-  std::array<cudaEvent_t, kRuns + 1> events{};
-  for (cudaEvent_t& event : events) {
-    CUDA_CHECK(cudaEventCreate(&event));
-  }
-  run();  // the first run loads code
-  CUDA_CHECK(cudaEventRecord(events[0], stream));
-  for (int i = 1; i <= kRuns; ++i) {
-    run();
-    CUDA_CHECK(cudaEventRecord(events[i], stream));
-  }
-  CUDA_CHECK(cudaEventSynchronize(events[kRuns]));
-  std::array<float, kRuns> times{};
-  for (int i = 0; i < kRuns; ++i) {
-    CUDA_CHECK(cudaEventElapsedTime(&times[i], events[i], events[i + 1]));
-  }
-  for (const cudaEvent_t event : events) {
-    CUDA_CHECK(cudaEventDestroy(event));
-  }
-  std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
-  return times[kRuns / 2];
-}
-
-void require_no_capture(cudaStream_t stream, const std::string& name) {
-  cudaStreamCaptureStatus status{};
-  CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
-  check<DeviceError>(status == cudaStreamCaptureStatusNone,
-                     "the product {} was first met while a graph is captured: it cannot be timed",
-                     name);
 }
 
 }  // namespace
@@ -202,42 +153,13 @@ std::string name_of(const Matmul& product) {
                      static_cast<int>(product.epilogue), alignment_of(product));
 }
 
-MatmulPlans::MatmulPlans(const Context& ctx)
-    : workspace_(ctx.device(), kWorkspace),
-      cache_(ctx.deterministic() ? std::filesystem::path() : cache_file(ctx)) {
+MatmulPlans::MatmulPlans(const Context& ctx) : workspace_(ctx.device(), kWorkspace) {
   CUBLAS_CHECK(cublasLtCreate(&handle_));
-  if (cache_.empty() || !std::filesystem::exists(cache_)) {
-    return;
-  }
-  std::istringstream lines(read_file(cache_));
-  for (std::string name, choice; lines >> name >> choice;) {
-    remembered_[name] = choice;
-    if (choice == "0" || choice == "1") {
-      choices_[name] = choice == "1" ? 1 : 0;
-    }
-  }
 }
 
 MatmulPlans::~MatmulPlans() {
   plans_.clear();
   cublasLtDestroy(handle_);
-}
-
-void MatmulPlans::remember(const std::string& name, const std::string& choice) {
-  remembered_[name] = choice;
-  if (cache_.empty()) {
-    return;
-  }
-  std::string text;
-  for (const auto& [known, chosen] : remembered_) {
-    text += known + " " + chosen + "\n";
-  }
-  try {
-    std::filesystem::create_directories(cache_.parent_path());
-    write_file(cache_, text);
-  } catch (const std::exception&) {
-    cache_.clear();  // a folder that cannot be written costs another measurement, not a run
-  }
 }
 
 MatmulPlans::Plan& MatmulPlans::plan_of(Context& ctx, const Matmul& product) {
@@ -247,9 +169,9 @@ MatmulPlans::Plan& MatmulPlans::plan_of(Context& ctx, const Matmul& product) {
     return *plan;
   }
   plan = std::make_unique<Plan>(product);
-  const auto known = remembered_.find(name);
+  const std::string* known = ctx.state<Choices>().find(key_of(name));
   cublasLtMatmulHeuristicResult_t checked{};
-  if (known != remembered_.end() && from_hex(known->second, plan->algorithm) &&
+  if (known != nullptr && from_hex(*known, plan->algorithm) &&
       cublasLtMatmulAlgoCheck(handle_, plan->operation, plan->a, plan->b, plan->d, plan->d,
                               &plan->algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
       checked.workspaceSize <= workspace_.bytes()) {
@@ -288,7 +210,7 @@ void MatmulPlans::choose(Context& ctx, const Matmul& product, Plan& plan) {
   if (found == 1 || ctx.deterministic()) {
     return;
   }
-  require_no_capture(stream_of(ctx), name_of(product));
+  require_no_capture(ctx, name_of(product));
   // A result that is added to must not be touched by trials.
   const Memory trial = product.accumulate ? Memory(ctx.device(), product.result.bytes()) : Memory();
   const Tensor result =
@@ -305,8 +227,7 @@ void MatmulPlans::choose(Context& ctx, const Matmul& product, Plan& plan) {
     if (launch(ctx, product, plan, result) != CUBLAS_STATUS_SUCCESS) {
       continue;
     }
-    const float time =
-        time_of(stream_of(ctx), [&] { CUBLAS_CHECK(launch(ctx, product, plan, result)); });
+    const float time = time_of(ctx, [&] { CUBLAS_CHECK(launch(ctx, product, plan, result)); });
     if (time < best) {
       best = time;
       fastest = plan.algorithm;
@@ -315,7 +236,7 @@ void MatmulPlans::choose(Context& ctx, const Matmul& product, Plan& plan) {
   plan.possible = best < std::numeric_limits<float>::infinity();
   plan.algorithm = fastest;
   if (plan.possible) {
-    remember(name_of(product), to_hex(fastest));
+    ctx.state<Choices>().keep(key_of(name_of(product)), to_hex(fastest));
   }
 }
 
@@ -336,25 +257,6 @@ bool MatmulPlans::run(Context& ctx, const Matmul& product) {
     CUBLAS_CHECK(launch(ctx, product, plan, product.result));
   }
   return plan.possible;
-}
-
-void MatmulPlans::faster(Context& ctx, const std::string& name, const Way& first,
-                         const Way& second) {
-  const auto known = choices_.find(name);
-  if (known != choices_.end()) {
-    (known->second == 0 && first()) || second();
-    return;
-  }
-  require_no_capture(stream_of(ctx), name);
-  int choice = 0;
-  if (!first()) {
-    choice = 1;
-  } else if (!ctx.deterministic() && second()) {
-    choice = time_of(stream_of(ctx), second) < time_of(stream_of(ctx), first) ? 1 : 0;
-  }
-  choices_[name] = choice;
-  remember(name, std::to_string(choice));
-  (choice == 0 && first()) || second();
 }
 
 }  // namespace carope::cuda

@@ -2,8 +2,6 @@
 
 #include <cublasLt.h>
 
-#include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -41,8 +39,7 @@ struct Matmul {
 };
 
 /// Runs products, each with the algorithm that was fastest when a product of its kind was first
-/// met. Choices are kept in the user's cache folder, so that a machine measures once and later runs
-/// choose alike. A deterministic context takes cuBLASLt's own choice instead.
+/// met on this machine; see Choices. A deterministic context takes cuBLASLt's own choice instead.
 class MatmulPlans {
  public:
   explicit MatmulPlans(const Context& ctx);
@@ -53,28 +50,16 @@ class MatmulPlans {
   /// Runs a product, or returns false if cuBLASLt has no algorithm for it.
   bool run(Context& ctx, const Matmul& product);
 
-  /// Takes the faster of two ways to the same result. Where it is not known which that is, both are
-  /// run, several times; one that returns false cannot be taken.
-  using Way = std::function<bool()>;
-  void faster(Context& ctx, const std::string& name, const Way& first, const Way& second);
-  bool knows(const std::string& name) const { return choices_.contains(name); }
-  /// 0 or 1, of what is known.
-  int choice(const std::string& name) const { return choices_.at(name); }
-
  private:
   struct Plan;
 
   Plan& plan_of(Context& ctx, const Matmul& product);
   void choose(Context& ctx, const Matmul& product, Plan& plan);
   cublasStatus_t launch(Context& ctx, const Matmul& product, Plan& plan, const Tensor& result);
-  void remember(const std::string& name, const std::string& choice);
 
   cublasLtHandle_t handle_ = nullptr;
   Memory workspace_;
   std::map<std::string, std::unique_ptr<Plan>> plans_;
-  std::filesystem::path cache_;                    // a file; empty: nothing is kept
-  std::map<std::string, std::string> remembered_;  // names to algorithms or choices
-  std::map<std::string, int> choices_;             // the faster of two ways
 };
 
 /// A product's kind: what its algorithm may depend on.

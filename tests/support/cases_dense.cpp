@@ -135,7 +135,8 @@ OpCase norm_case(const NormCase& c) {
                                    c.sum == Sum::kInPlace ? "_in_place" : "",
                                    c.mean != 0.0 ? "_off_centre" : "", suffix(c.write))};
   // What rounding the sum moves is small beside the sum, but not beside its deviation.
-  op.condition = adds && c.mean != 0.0 ? 3.0 : 1.0;
+  // Nor is it beside the mean of so few numbers.
+  op.condition = adds && (c.mean != 0.0 || c.rows * c.width < 10) ? 3.0 : 1.0;
   // A norm's backward pass adds to its input's gradient; in add_norm that already holds the
   // gradient of the sum, which flows past the norm to residual and branch alike.
   op.inputs = {

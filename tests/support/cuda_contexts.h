@@ -13,11 +13,12 @@ namespace carope::test {
 
 inline bool has_gpu() { return !cuda::devices().empty(); }
 
-/// A context on the first GPU: with whichever kernels are fastest, or with our own alone.
-inline Context cuda_context(bool own_only = false, bool deterministic = true) {
+/// A context on the first GPU.
+inline Context cuda_context(bool deterministic = true,
+                            AttentionKernels::Use attention = AttentionKernels::Use::kFastest) {
   Context ctx = Context::cuda(0);
   ctx.set_deterministic(deterministic);
-  ctx.state<AttentionKernels>().own_only = own_only;
+  ctx.state<AttentionKernels>().use = attention;
   return ctx;
 }
 
@@ -35,10 +36,15 @@ inline std::vector<CudaContext> cuda_contexts() {
     const bool plain = op.constants.empty();  // neither slopes nor documents
     return op.op == "attention" && plain && activation == DType::kBF16;
   };
+  const auto has_choices = [](const OpCase& op, DType) {
+    return op.op == "linear" || op.op == "mlp" || op.op == "classifier" || op.op == "attention";
+  };
+  using Use = AttentionKernels::Use;
   return {
-      {"own", [] { return cuda_context(true); }, [](const OpCase&, DType) { return true; }},
-      {"cudnn", [] { return cuda_context(false); }, is_for_cudnn},
-      {"cudnn_fast", [] { return cuda_context(false, false); }, is_for_cudnn, false},
+      {"own", [] { return cuda_context(); }, [](const OpCase&, DType) { return true; }},
+      {"cudnn", [] { return cuda_context(true, Use::kCudnn); }, is_for_cudnn},
+      {"cudnn_fast", [] { return cuda_context(false, Use::kCudnn); }, is_for_cudnn, false},
+      {"fastest", [] { return cuda_context(false); }, has_choices, false},
   };
 }
 

@@ -1,0 +1,121 @@
+#include "ops/choices_cuda.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdlib>
+#include <sstream>
+
+#include "core/file.h"
+#include "ops/kernel.cuh"
+
+namespace carope::cuda {
+namespace {
+
+/// Where this machine's choices are kept; empty if the user has no such folder.
+std::filesystem::path choices_file(const Context& ctx) {
+  const auto folder_in = [](const char* variable) -> std::filesystem::path {
+    const char* value = std::getenv(variable);
+    return value == nullptr ? "" : value;
+  };
+  std::filesystem::path folder = folder_in("XDG_CACHE_HOME");
+  if (folder.empty() && !folder_in("HOME").empty()) {
+    folder = folder_in("HOME") / ".cache";
+  }
+  if (folder.empty() || ctx.deterministic()) {
+    return {};
+  }
+  cudaDeviceProp properties{};
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, ctx.device().index));
+  std::string device = properties.name;
+  std::replace_if(
+      device.begin(), device.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '-');
+  int runtime = 0;
+  CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+  return folder / "carope" / fmt::format("fastest-{}-cuda{}.txt", device, runtime);
+}
+
+}  // namespace
+
+Choices::Choices(const Context& ctx) : file_(choices_file(ctx)) {
+  if (file_.empty() || !std::filesystem::exists(file_)) {
+    return;
+  }
+  std::istringstream lines(read_file(file_));
+  for (std::string name, choice; lines >> name >> choice;) {
+    chosen_[name] = choice;
+  }
+}
+
+const std::string* Choices::find(const std::string& name) const {
+  const auto found = chosen_.find(name);
+  return found == chosen_.end() ? nullptr : &found->second;
+}
+
+void Choices::keep(const std::string& name, const std::string& choice) {
+  chosen_[name] = choice;
+  if (file_.empty()) {
+    return;
+  }
+  std::string text;
+  for (const auto& [known, made] : chosen_) {
+    text += known + " " + made + "\n";
+  }
+  try {
+    std::filesystem::create_directories(file_.parent_path());
+    write_file(file_, text);
+  } catch (const std::exception&) {
+    file_.clear();  // a folder that cannot be written costs another measurement, not a run
+  }
+}
+
+void Choices::faster(Context& ctx, const std::string& name, const Way& first, const Way& second) {
+  const std::string* known = find(name);
+  if (known == nullptr) {
+    require_no_capture(ctx, name);
+    int choice = 0;
+    if (!first()) {
+      choice = 1;
+    } else if (!ctx.deterministic() && second()) {
+      choice = time_of(ctx, second) < time_of(ctx, first) ? 1 : 0;
+    }
+    keep(name, std::to_string(choice));
+    known = find(name);
+  }
+  if (*known == "1" || !first()) {
+    second();
+  }
+}
+
+float time_of(Context& ctx, const std::function<void()>& run) {
+  constexpr int kRuns = 5;
+  std::array<cudaEvent_t, kRuns + 1> events{};
+  for (cudaEvent_t& event : events) {
+    CUDA_CHECK(cudaEventCreate(&event));
+  }
+  run();  // the first run loads code
+  CUDA_CHECK(cudaEventRecord(events[0], stream_of(ctx)));
+  for (int i = 1; i <= kRuns; ++i) {
+    run();
+    CUDA_CHECK(cudaEventRecord(events[i], stream_of(ctx)));
+  }
+  CUDA_CHECK(cudaEventSynchronize(events[kRuns]));
+  std::array<float, kRuns> times{};
+  for (int i = 0; i < kRuns; ++i) {
+    CUDA_CHECK(cudaEventElapsedTime(&times[i], events[i], events[i + 1]));
+  }
+  for (const cudaEvent_t event : events) {
+    CUDA_CHECK(cudaEventDestroy(event));
+  }
+  std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
+  return times[kRuns / 2];
+}
+
+void require_no_capture(const Context& ctx, const std::string& name) {
+  cudaStreamCaptureStatus status{};
+  CUDA_CHECK(cudaStreamIsCapturing(stream_of(ctx), &status));
+  check<DeviceError>(status == cudaStreamCaptureStatusNone,
+                     "{} was first met while a graph is captured: it cannot be timed", name);
+}
+
+}  // namespace carope::cuda

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "core/context.h"
+
+namespace carope::cuda {
+
+/// What was found fastest on this machine, by name. Choices are kept in the user's cache folder, so
+/// that a machine measures once and later runs choose alike. A deterministic context measures
+/// nothing and keeps nothing: a choice by time is not the same on every machine.
+class Choices {
+ public:
+  explicit Choices(const Context& ctx);
+
+  /// What was chosen, or nothing.
+  const std::string* find(const std::string& name) const;
+  void keep(const std::string& name, const std::string& choice);
+
+  /// Takes the faster of two ways to the same result. Where it is not known which that is, both are
+  /// run, several times; one that returns false cannot be taken.
+  using Way = std::function<bool()>;
+  void faster(Context& ctx, const std::string& name, const Way& first, const Way& second);
+
+ private:
+  std::filesystem::path file_;  // empty: nothing is kept
+  std::map<std::string, std::string> chosen_;
+};
+
+/// The median time of a few runs, in ms.
+float time_of(Context& ctx, const std::function<void()>& run);
+
+/// Throws while a graph is captured, since nothing can be timed then; `name` says what was to be.
+void require_no_capture(const Context& ctx, const std::string& name);
+
+}  // namespace carope::cuda
