@@ -31,7 +31,20 @@ std::shared_ptr<void> make_stream(int device) {
 void* allocate(int device, std::size_t bytes) {
   const CurrentDevice current(device);
   void* data = nullptr;
-  CUDA_CHECK(cudaMalloc(&data, bytes));
+  const cudaError_t status = cudaMalloc(&data, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // nothing is broken: a later check must not see it
+    std::size_t free = 0;
+    std::size_t total = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+    throw OutOfMemory(fmt::format(
+        "cuda:{} has {:.2f} GiB free of {:.1f}, but {:.2f} GiB are needed at once; take less at a "
+        "time (train.micro_batch), or end what else uses the GPU",
+        device, static_cast<double>(free) / kGiB, static_cast<double>(total) / kGiB,
+        static_cast<double>(bytes) / kGiB));
+  }
+  CUDA_CHECK(status);
   return data;
 }
 

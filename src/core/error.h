@@ -32,6 +32,12 @@ class DeviceError : public Error {
   using Error::Error;
 };
 
+/// A device has too little memory left.
+class OutOfMemory : public DeviceError {
+ public:
+  using DeviceError::DeviceError;
+};
+
 /// A file that cannot be read, written or understood: names the file, the place in it and the
 /// remedy.
 class FileError : public Error {

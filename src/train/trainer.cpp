@@ -25,6 +25,44 @@ void describe_run(const RunConfig& config, const std::filesystem::path& folder) 
   write_file(folder / "run.json", run.dump(2) + "\n");
 }
 
+/// Room for a micro-batch; where there is none, the error says what there is room for.
+Activations plan_training(const Context& ctx, const Gpt& model, const RunConfig& config) {
+  const auto plan = [&](std::int64_t rows, bool recompute) {
+    return model.plan(rows, config.model.length,
+                      recompute ? Purpose::kRecomputing : Purpose::kTraining);
+  };
+  const auto fits = [&](std::int64_t rows, bool recompute) {
+    try {
+      plan(rows, recompute);
+      return true;
+    } catch (const OutOfMemory&) {
+      return false;
+    }
+  };
+  const std::int64_t rows = config.train.micro_batch;
+  try {
+    return plan(rows, ctx.recompute());
+  } catch (const OutOfMemory& error) {
+    std::string remedy = "no smaller micro-batch fits either";
+    for (std::int64_t fewer = rows; fewer >= 1; fewer /= 2) {
+      if (config.rows_a_step() % fewer != 0) {
+        continue;
+      }
+      const bool plain = fits(fewer, false);
+      if (plain || fits(fewer, true)) {
+        remedy = fmt::format("{}{} would fit",
+                             fewer == rows ? "" : fmt::format("--train.micro_batch {}", fewer),
+                             plain           ? ""
+                             : fewer == rows ? "--recompute"
+                                             : " --recompute");
+        break;
+      }
+    }
+    throw OutOfMemory(fmt::format("train.micro_batch = {} rows of {} tokens do not fit: {}. {}",
+                                  rows, config.model.length, error.what(), remedy));
+  }
+}
+
 }  // namespace
 
 Trainer::Trainer(Context& ctx, const RunConfig& config, std::filesystem::path folder, bool resume)
@@ -34,8 +72,7 @@ Trainer::Trainer(Context& ctx, const RunConfig& config, std::filesystem::path fo
       lock_((make_folder(folder_), folder_)),
       model_(config.model, ctx.device(), ctx.compute()),
       optimizer_(model_.parameters(), config.optimizer),
-      activations_(model_.plan(config.train.micro_batch, config.model.length,
-                               ctx.recompute() ? Purpose::kRecomputing : Purpose::kTraining)) {
+      activations_(plan_training(ctx, model_, config)) {
   if (resume) {
     state_ = load_checkpoint(find_checkpoint(folder_), model_, optimizer_);
     saved_step_ = state_.step;
