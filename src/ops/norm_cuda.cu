@@ -199,22 +199,23 @@ struct Backward {
   const float* rstd;
   const float* gain;
   T* dx;
-  float* shares;  // [shares, 2, width] parts of dgain and dbias
+  float* shares;  // [shares, 3, width] parts of dgain, dbias and dx_sum
   std::int64_t rows;
   int width;
 };
 
-/// What a lane holds: its columns of dgain and dbias, and of a row's dy, x and dx.
+/// What a lane holds: its columns of dgain, dbias and dx_sum, and of a row's dy, x and dx.
 template <class T, int kVectors>
-inline constexpr int kBackwardRegisters = (2 * 4 + 3 * sizeof(T)) * kVectors* kLanesOf<T> / 4;
+inline constexpr int kBackwardRegisters = (3 * 4 + 3 * sizeof(T)) * kVectors* kLanesOf<T> / 4;
 /// As many threads as one multiprocessor has registers for.
 template <class T, int kVectors>
 inline constexpr int kBackwardThreads = kBackwardRegisters<T, kVectors> <= 88    ? 512
                                         : kBackwardRegisters<T, kVectors> <= 120 ? 384
                                                                                  : 256;
 
-/// One block a multiprocessor. Its warps go through the rows with their lanes' columns of dgain and
-/// dbias in registers, and add them up at the end, one warp after the other.
+/// One block a multiprocessor. Its warps go through the rows with their lanes' columns of dgain,
+/// dbias and dx_sum in registers, and add them up at the end, one warp after the other. What is
+/// summed of dx is what is stored, rounded to T.
 template <class T, int kVectors>
 __global__ void __launch_bounds__(kBackwardThreads<T, kVectors>, 1)
     backward_rows(const Backward<T> args) {
@@ -224,6 +225,7 @@ __global__ void __launch_bounds__(kBackwardThreads<T, kVectors>, 1)
   const int width = args.width;
   float dgain[kVectors][kWidth] = {};
   float dbias[kVectors][kWidth] = {};
+  float dx_sum[kVectors][kWidth] = {};
   for (std::int64_t row = std::int64_t{blockIdx.x} * kWarps + warp; row < args.rows;
        row += std::int64_t{gridDim.x} * kWarps) {
     const std::int64_t start = row * width;
@@ -265,11 +267,17 @@ __global__ void __launch_bounds__(kBackwardThreads<T, kVectors>, 1)
         normed[k] = (normed[k] - mean) * rstd;
         total[k] += (slope[k] * gain[k] - mean_d - normed[k] * mean_dx) * rstd;
       }
-      pack<T>(total).store(args.dx + start + column);
+      const Vec<T, kWidth> rounded = pack<T>(total);
+      rounded.store(args.dx + start + column);
+      unpack(rounded, total);
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) {
+        dx_sum[i][k] += total[k];
+      }
     });
   }
 
-  extern __shared__ float share[];  // [2, width]
+  extern __shared__ float share[];  // [3, width]
   for (int turn = 0; turn < kWarps; ++turn) {
     if (warp == turn) {
       for_each_vector<T, kVectors>(width, [&](int i, int column) {
@@ -278,13 +286,14 @@ __global__ void __launch_bounds__(kBackwardThreads<T, kVectors>, 1)
           float* to = share + column + k;
           to[0] = turn == 0 ? dgain[i][k] : to[0] + dgain[i][k];
           to[width] = turn == 0 ? dbias[i][k] : to[width] + dbias[i][k];
+          to[2 * width] = turn == 0 ? dx_sum[i][k] : to[2 * width] + dx_sum[i][k];
         }
       });
     }
     __syncthreads();
   }
-  float* to = args.shares + std::int64_t{blockIdx.x} * 2 * width;
-  for (int c = threadIdx.x; c < 2 * width; c += kWarps * kWarp) {
+  float* to = args.shares + std::int64_t{blockIdx.x} * 3 * width;
+  for (int c = threadIdx.x; c < 3 * width; c += kWarps * kWarp) {
     to[c] = share[c];
   }
 }
@@ -327,35 +336,44 @@ __global__ void shares_plain(const Backward<T> args) {
   const std::int64_t end = args.rows * (blockIdx.y + 1) / gridDim.y;
   float dgain = 0.0F;
   float dbias = 0.0F;
+  float dx_sum = 0.0F;
   for (std::int64_t row = args.rows * blockIdx.y / gridDim.y; row < end; ++row) {
     const float slope = to_float(args.dy[row * args.width + column]);
     const float x = to_float(args.x[row * args.width + column]);
     dgain += slope * (x - args.mean[row]) * args.rstd[row];
     dbias += slope;
+    dx_sum += to_float(args.dx[row * args.width + column]);
   }
-  float* to = args.shares + std::int64_t{blockIdx.y} * 2 * args.width + column;
+  float* to = args.shares + std::int64_t{blockIdx.y} * 3 * args.width + column;
   to[0] = dgain;
   to[args.width] = dbias;
+  to[2 * args.width] = dx_sum;
 }
+
+/// Where the joined shares go.
+struct Totals {
+  float* of[3];  // dgain, dbias, dx_sum; the last may be null
+};
 
 /// A warp's lanes have 32 columns, its block's warps every 32nd share of them.
 __global__ void __launch_bounds__(kShareThreads)
-    add_shares(const float* shares, int count, int width, float* dgain, float* dbias, Write write) {
+    add_shares(const float* shares, int count, int width, Totals totals, Write write) {
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
   const int column = blockIdx.x * kWarp + lane;
+  float* to = column < 3 * width ? totals.of[column / width] : nullptr;
   double sum = 0.0;
-  if (column < 2 * width) {
+  if (to != nullptr) {
 #pragma unroll 4
     for (int i = warp; i < count; i += kWarp) {
-      sum += shares[std::int64_t{i} * 2 * width + column];
+      sum += shares[std::int64_t{i} * 3 * width + column];
     }
   }
   __shared__ double sums[kWarp][kWarp];
   sums[warp][lane] = sum;
   __syncthreads();
-  if (warp == 0 && column < 2 * width) {
-    float* to = column < width ? dgain + column : dbias + column - width;
+  if (warp == 0 && to != nullptr) {
+    to += column % width;
     double total = write == Write::kAccumulate ? *to : 0.0;
     for (int i = 0; i < kWarp; ++i) {
       total += sums[i][lane];
@@ -364,11 +382,11 @@ __global__ void __launch_bounds__(kShareThreads)
   }
 }
 
-/// Adds to dx and leaves shares of dgain and dbias in scratch; returns how many.
+/// Adds to dx and leaves shares of dgain, dbias and dx_sum in scratch; returns how many.
 template <class T>
 int backward(Context& ctx, Backward<T>& args) {
   const auto make_shares = [&](std::int64_t count) {
-    const Shape shape{count, 2, args.width};
+    const Shape shape{count, 3, args.width};
     args.shares = ctx.scratch({shape}).f32();
     return static_cast<int>(count);
   };
@@ -378,7 +396,7 @@ int backward(Context& ctx, Backward<T>& args) {
     const auto blocks = ceil_div<std::int64_t>(args.rows, kBlock / kWarp);
     shares = make_shares(std::min<std::int64_t>(multiprocessors(ctx), blocks));
     backward_rows<T, vectors>
-        <<<shares, kBlock, 2 * args.width * sizeof(float), stream_of(ctx)>>>(args);
+        <<<shares, kBlock, 3 * args.width * sizeof(float), stream_of(ctx)>>>(args);
     CUDA_CHECK_LAUNCH();
   };
   if (aligned16(args.dy, args.x, args.gain, args.dx) && with_vectors<T>(args.width, run)) {
@@ -427,9 +445,10 @@ void norm_backward(Context& ctx, const NormBackward& args) {
                      .rows = args.x.rows(),
                      .width = static_cast<int>(args.x.cols())};
     const int shares = backward(ctx, rows);
-    add_shares<<<ceil_div<unsigned>(2 * rows.width, kWarp), kShareThreads, 0, stream_of(ctx)>>>(
-        rows.shares, shares, rows.width, args.dweights.gain.f32(), args.dweights.bias.f32(),
-        args.write);
+    const Totals totals{{args.dweights.gain.f32(), args.dweights.bias.f32(),
+                         args.dx_sum ? args.dx_sum.f32() : nullptr}};
+    add_shares<<<ceil_div<unsigned>(3 * rows.width, kWarp), kShareThreads, 0, stream_of(ctx)>>>(
+        rows.shares, shares, rows.width, totals, args.write);
     CUDA_CHECK_LAUNCH();
   });
 }
