@@ -289,7 +289,8 @@ void Gpt::backward(Context& ctx, const Batch& batch, Activations& a, Write write
                       .gain = weights_.final_norm.gain,
                       .dx = s.dresidual,
                       .dweights = gradients_.final_norm,
-                      .write = write});
+                      .write = write,
+                      .dx_sum = gradients_.blocks.back().mlp_out.bias});
   for (std::size_t layer = a.blocks.size(); layer-- > 0;) {
     block_backward(ctx, batch.seq, layer, a, write);
   }
@@ -311,7 +312,8 @@ void Gpt::block_backward(Context& ctx, const Sequence& seq, std::size_t layer, A
   if (again) {
     gelu(ctx, b.mlp_pre, b.mlp_hidden);
   }
-  linear_backward_weight(ctx, b.mlp_hidden, s.dresidual, dw.mlp_out.weight, dw.mlp_out.bias, write);
+  // The norm before has summed the bias's gradient while it made dresidual.
+  linear_backward_weight(ctx, b.mlp_hidden, s.dresidual, dw.mlp_out.weight, {}, write);
   linear_backward_gelu(ctx, s.dresidual, w.mlp_out.weight, b.mlp_pre, s.dmlp);
   if (again) {
     layer_norm(ctx, b.residual_mid, w.mlp_norm, b.normed_mid);
@@ -324,10 +326,10 @@ void Gpt::block_backward(Context& ctx, const Sequence& seq, std::size_t layer, A
                       .gain = w.mlp_norm.gain,
                       .dx = s.dresidual,
                       .dweights = dw.mlp_norm,
-                      .write = write});
+                      .write = write,
+                      .dx_sum = dw.attention_out.bias});
 
-  linear_backward_weight(ctx, b.attended, s.dresidual, dw.attention_out.weight,
-                         dw.attention_out.bias, write);
+  linear_backward_weight(ctx, b.attended, s.dresidual, dw.attention_out.weight, {}, write);
   linear_backward_input(ctx, s.dresidual, w.attention_out.weight, s.dattended, Write::kOverwrite);
   attention_backward(ctx, attention_, seq,
                      {.qkv = b.qkv,
@@ -344,13 +346,15 @@ void Gpt::block_backward(Context& ctx, const Sequence& seq, std::size_t layer, A
   linear_backward_weight(ctx, b.normed_in.y, s.dqkv, dw.qkv.weight, dw.qkv.bias, write);
   linear_backward_input(ctx, s.dqkv, w.qkv.weight, s.dnormed,
                         encoding_->reads().hidden ? Write::kAccumulate : Write::kOverwrite);
+  const Tensor below = layer > 0 ? gradients_.blocks[layer - 1].mlp_out.bias : Tensor{};
   norm_backward(ctx, {.dy = s.dnormed,
                       .x = b.residual,
                       .normed = b.normed_in,
                       .gain = w.attention_norm.gain,
                       .dx = s.dresidual,
                       .dweights = dw.attention_norm,
-                      .write = write});
+                      .write = write,
+                      .dx_sum = below});
 }
 
 }  // namespace carope

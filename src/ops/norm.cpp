@@ -55,6 +55,9 @@ void norm_backward(Context& ctx, const NormBackward& args) {
   check_shape(args.dweights.gain, {args.x.cols()}, "the gradient of a layer norm's gain");
   check_shape(args.dy, args.x.shape(), "the gradient of a layer norm's result");
   check_shape(args.dx, args.x.shape(), "the gradient of a layer norm's input");
+  if (args.dx_sum) {
+    check_shape(args.dx_sum, {args.x.cols()}, "the sums of the gradient of a layer norm's input");
+  }
   CAROPE_DISPATCH(norm_backward, ctx, args);
 }
 

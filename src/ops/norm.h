@@ -34,7 +34,9 @@ struct NormBackward {
   Tensor gain;    // [C]
   Tensor dx;  // [N, C] the norm's contribution is added: a residual's gradient flows past the norm
   NormWeights dweights;
-  Write write;  // of dweights
+  Write write;      // of dweights and dx_sum
+  Tensor dx_sum{};  // [C] f32: the sums of the new dx's columns, or empty. They are the gradient of
+                    // the bias in the layer whose output was added to the norm's input.
 };
 
 void norm_backward(Context& ctx, const NormBackward& args);

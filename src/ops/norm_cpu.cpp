@@ -35,13 +35,16 @@ void normalise(const float* x, std::int64_t width, const NormWeights& weights, c
   out.rstd.f32()[row] = rstd;
 }
 
-/// Adds one row's part to dx, and to the sums behind dgain and dbias.
-void row_backward(const NormBackward& args, std::int64_t row, float* dgain, float* dbias) {
+/// Adds one row's part to dx, and to the sums behind dgain, dbias and dx_sum, which follow each
+/// other in `sums`.
+void row_backward(const NormBackward& args, std::int64_t row, float* sums) {
   const std::int64_t width = args.x.cols();
   const float* x = args.x.f32() + row * width;
   const float* dy = args.dy.f32() + row * width;
   const float* gain = args.gain.f32();
   float* dx = args.dx.f32() + row * width;
+  float* dgain = sums;
+  float* dbias = sums + width;
   const float mean = args.normed.mean.f32()[row];
   const float rstd = args.normed.rstd.f32()[row];
   float sum_d = 0.0F;
@@ -61,6 +64,13 @@ void row_backward(const NormBackward& args, std::int64_t row, float* dgain, floa
   for (std::int64_t c = 0; c < width; ++c) {
     const float normed = (x[c] - mean) * rstd;
     dx[c] += (dy[c] * gain[c] - mean_d - normed * mean_dx) * rstd;
+  }
+  if (args.dx_sum) {
+    float* dx_sum = sums + 2 * width;
+#pragma omp simd
+    for (std::int64_t c = 0; c < width; ++c) {
+      dx_sum[c] += dx[c];
+    }
   }
 }
 
@@ -94,26 +104,30 @@ void add_norm(Context& ctx, const Tensor& x, const Tensor& branch, const NormWei
 void norm_backward(Context& ctx, const NormBackward& args) {
   const std::int64_t width = args.x.cols();
   const std::int64_t blocks = (args.x.rows() + kRows - 1) / kRows;
-  // Each task sums its rows' share of dgain and dbias; the shares are then added in a fixed order.
-  const Tensor shares = ctx.scratch({{blocks, 2 * width}});
+  const std::int64_t stride = (args.dx_sum ? 3 : 2) * width;
+  // Each task sums its rows' share of the sums over rows, a short run in fp32; the shares are then
+  // added in a fixed order.
+  const Tensor shares = ctx.scratch({{blocks, stride}});
   parallel_blocks(ctx, args.x.rows(), kRows, [&](std::int64_t begin, std::int64_t end) {
-    float* dgain = shares.f32() + begin / kRows * 2 * width;
-    float* dbias = dgain + width;
-    std::fill_n(dgain, 2 * width, 0.0F);
+    float* sums = shares.f32() + begin / kRows * stride;
+    std::fill_n(sums, stride, 0.0F);
     for (std::int64_t row = begin; row < end; ++row) {
-      row_backward(args, row, dgain, dbias);
+      row_backward(args, row, sums);
     }
   });
   const auto total = [&](std::int64_t column, float* gradient) {
     double sum = args.write == Write::kAccumulate ? *gradient : 0.0;
     for (std::int64_t block = 0; block < blocks; ++block) {
-      sum += shares.f32()[block * 2 * width + column];
+      sum += shares.f32()[block * stride + column];
     }
     *gradient = static_cast<float>(sum);
   };
   for (std::int64_t c = 0; c < width; ++c) {
     total(c, args.dweights.gain.f32() + c);
     total(width + c, args.dweights.bias.f32() + c);
+    if (args.dx_sum) {
+      total(2 * width + c, args.dx_sum.f32() + c);
+    }
   }
 }
 

@@ -127,8 +127,8 @@ OpCase gelu_case(const GeluCase& c) {
 }
 
 OpCase norm_case(const NormCase& c) {
-  constexpr std::size_t kX = 0, kGain = 1, kBias = 2, kBranch = 3;    // inputs
-  constexpr std::size_t kY = 0, kMean = 1, kDeviation = 2, kSum = 3;  // outputs
+  constexpr std::size_t kX = 0, kGain = 1, kBias = 2, kBranch = 3, kShift = 4;  // inputs
+  constexpr std::size_t kY = 0, kMean = 1, kDeviation = 2, kSum = 3;            // outputs
   const bool adds = c.sum != Sum::kNone;
   OpCase op{.op = adds ? "add_norm" : "layer_norm",
             .variant = fmt::format("rows{}_width{}{}{}{}", c.rows, c.width,
@@ -161,6 +161,13 @@ OpCase norm_case(const NormCase& c) {
     op.inputs[kX].gradient_starts_as = kSum;
     op.inputs.push_back(
         {.name = "branch", .shape = {c.rows, c.width}, .scale = 0.5, .differentiable = false});
+    // The bias of the layer that made the branch, which already has it: here it is zero.
+    op.inputs.push_back({.name = "branch's bias",
+                         .shape = {c.width},
+                         .precision = Precision::kWeight,
+                         .scale = 0.0,
+                         .write = c.write,
+                         .gradient_follows_rounding = true});
     op.outputs.push_back({.name = "sum", .shape = {c.rows, c.width}});
     if (c.sum == Sum::kInPlace) {
       op.outputs[kSum].starts_as = kX;
@@ -183,10 +190,14 @@ OpCase norm_case(const NormCase& c) {
                         .gain = t.in[kGain],
                         .dx = t.d_in[kX],
                         .dweights = {.gain = t.d_in[kGain], .bias = t.d_in[kBias]},
-                        .write = c.write});
+                        .write = c.write,
+                        .dx_sum = adds ? t.d_in[kShift] : Tensor{}});
   };
   op.reference = [=](const std::vector<Values>& in) {
-    const Values sum = adds ? reference::add(in[kX], in[kBranch]) : in[kX];
+    Values sum = adds ? reference::add(in[kX], in[kBranch]) : in[kX];
+    if (adds) {
+      sum = reference::add_to_rows(sum, in[kShift]);
+    }
     const reference::Normed normed = reference::layer_norm(sum, in[kGain], in[kBias]);
     std::vector<Values> outputs{normed.y, normed.mean, normed.rstd};
     if (adds) {
