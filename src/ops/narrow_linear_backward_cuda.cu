@@ -154,6 +154,132 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// dW for bf16, on tensor cores: dyᵀ is the left factor, split, in shared memory; each warp has 64
+// columns of x, whose rows pass through its pipeline, and db is what a column of ones would have.
+
+constexpr int kTensorSlab = 384;  // rows whose products a block sums
+constexpr int kTensorOutputs = 16;
+constexpr int kSteps = kTensorSlab / 16;
+constexpr int kColumnTiles = kStageColumns / 8;
+constexpr int kWeightBytes = kWarps * kStages * kStageBytes + kSteps * kParts *
+                                                                  static_cast<int>(kWarp) *
+                                                                  static_cast<int>(sizeof(Words));
+
+/// dyᵀ of a slab as left factors [steps][parts][lanes].
+__device__ void split_gradients(const float* dy, std::int64_t first, std::int64_t rows,
+                                int first_output, int outputs, Words* parts) {
+#pragma unroll 2
+  for (int i = static_cast<int>(threadIdx.x); i < kSteps * static_cast<int>(kWarp); i += kThreads) {
+    const int lane = i % static_cast<int>(kWarp);
+    const int step = i / static_cast<int>(kWarp);
+    float numbers[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const int output = first_output + lane / 4 + k / 2 % 2 * 8;
+      const std::int64_t row = first + step * 16 + k / 4 * 8 + lane % 4 * 2 + k % 2;
+      numbers[k] = output < outputs && row < rows ? dy[row * outputs + output] : 0.0F;
+    }
+    split(numbers, parts + step * kParts * static_cast<int>(kWarp) + lane, kWarp);
+  }
+}
+
+/// A 16 x 8 tile of sums.
+struct Sums {
+  float leading[4] = {};
+  float small[4] = {};
+
+  /// Adds the products of 32 rows: b0 and b1 of two steps.
+  __device__ void add(const Fragment (&dy)[2][kParts], const std::uint32_t (&b)[2][2]) {
+    float piece[4] = {};
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+#pragma unroll
+      for (int part = kParts - 1; part >= 0; --part) {
+        multiply_add(part == 0 ? piece : small, dy[step][part], b[step][0], b[step][1]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      leading[i] += piece[i];
+    }
+  }
+  __device__ float at(int i) const { return leading[i] + small[i]; }
+};
+
+__global__ void __launch_bounds__(kThreads, 2)
+    weight_tensor_kernel(const bf16* x, const float* dy, const Partial partial, std::int64_t rows,
+                         int columns, int outputs) {
+  extern __shared__ __align__(1024) std::byte shared[];
+  const auto lane = static_cast<int>(threadIdx.x % kWarp);
+  const auto warp = static_cast<int>(threadIdx.x / kWarp);
+  const int column = (static_cast<int>(blockIdx.y) * kWarps + warp) * kStageColumns;
+  const int first_output = static_cast<int>(blockIdx.z) * kTensorOutputs;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kTensorSlab;
+  const auto count = static_cast<int>(min(static_cast<std::int64_t>(kTensorSlab), rows - first));
+  const int stages = column < columns ? (count + kStageRows - 1) / kStageRows : 0;
+  const Pipeline pipeline(shared_address(shared) + warp * kStages * kStageBytes, x, rows, columns);
+  auto* parts = reinterpret_cast<Words*>(shared + kWarps * kStages * kStageBytes);
+  const auto start = [&](int stage) {
+    if (stage < stages) {
+      pipeline.start(stage, first + stage * kStageRows, column);
+    }
+    close_copies();
+  };
+  for (int stage = 0; stage < kStages - 1; ++stage) {
+    start(stage);
+  }
+  split_gradients(dy, first, rows, first_output, outputs, parts);
+  __syncthreads();
+  const bool has_bias = column == 0 && partial.width > partial.weights;
+  Sums sums[kColumnTiles];
+  Sums bias;
+  for (int stage = 0; stage < stages; ++stage) {
+    wait_for_copies<kStages - 2>();
+    __syncwarp();
+    start(stage + kStages - 1);
+    Fragment a[2][kParts];
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        const Words words =
+            parts[((2 * stage + step) * kParts + part) * static_cast<int>(kWarp) + lane];
+        a[step][part] = {{words.at[0], words.at[1], words.at[2], words.at[3]}};
+      }
+    }
+    const SharedRows<kStageColumns> values = pipeline.stage(stage);
+#pragma unroll
+    for (int two = 0; two < kColumnTiles / 2; ++two) {
+      const Fragment upper = values.load_right(0, two);
+      const Fragment lower = values.load_right(16, two);
+      sums[2 * two].add(a, {{upper.part[0], upper.part[1]}, {lower.part[0], lower.part[1]}});
+      sums[2 * two + 1].add(a, {{upper.part[2], upper.part[3]}, {lower.part[2], lower.part[3]}});
+    }
+    if (has_bias) {
+      constexpr std::uint32_t kOnes = 0x3F803F80;
+      bias.add(a, {{kOnes, kOnes}, {kOnes, kOnes}});
+    }
+  }
+  float* to = partial.sums + static_cast<std::int64_t>(blockIdx.x) * partial.width;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int output = first_output + half * 8 + lane / 4;
+    if (output < outputs) {
+#pragma unroll
+      for (int tile = 0; tile < kColumnTiles; ++tile) {
+        const int c = column + tile * 8 + lane % 4 * 2;
+        if (c < columns) {
+          to[output * columns + c] = sums[tile].at(2 * half);
+          to[output * columns + c + 1] = sums[tile].at(2 * half + 1);
+        }
+      }
+      if (has_bias && lane % 4 == 0) {
+        to[partial.weights + output] = bias.at(2 * half);
+      }
+    }
+  }
+}
+
 /// Σ dy over one slab.
 __global__ void __launch_bounds__(kThreads)
     bias_kernel(const float* dy, const Partial partial, std::int64_t rows, int outputs) {
@@ -185,6 +311,7 @@ __global__ void __launch_bounds__(kWarp* kJoiners)
   const int i = static_cast<int>(blockIdx.x * kWarp + threadIdx.x);
   float sum = 0.0F;
   if (i < partial.width) {
+#pragma unroll 8
     for (int slab = static_cast<int>(threadIdx.y); slab < slabs; slab += kJoiners) {
       sum += partial.sums[static_cast<std::int64_t>(slab) * partial.width + i];
     }
@@ -241,12 +368,22 @@ void narrow_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, con
   const auto columns = static_cast<int>(x.cols());
   const auto outputs = static_cast<int>(dy.cols());
   const std::int64_t rows = dy.rows();
-  const unsigned slabs = blocks_for(rows, kSlab);
+  const bool tensor = dweight && x.dtype() == DType::kBF16 && rows_align<bf16>(x, 8) &&
+                      shared_bytes(ctx) >= kWeightBytes;
+  const unsigned slabs = blocks_for(rows, tensor ? kTensorSlab : kSlab);
   const int weights = dweight ? outputs * columns : 0;
   const int width = weights + (dbias ? outputs : 0);
   const Tensor scratch = ctx.scratch({{slabs, width}});
   const Partial partial{.sums = scratch.f32(), .weights = weights, .width = width};
-  if (dweight) {
+  if (tensor) {
+    CUDA_CHECK(cudaFuncSetAttribute(weight_tensor_kernel,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, kWeightBytes));
+    const dim3 grid(slabs, blocks_for(columns, kWarps * kStageColumns),
+                    blocks_for(outputs, kTensorOutputs));
+    weight_tensor_kernel<<<grid, kThreads, kWeightBytes, stream_of(ctx)>>>(
+        data_of<bf16>(x), dy.f32(), partial, rows, columns, outputs);
+    CUDA_CHECK_LAUNCH();
+  } else if (dweight) {
     visit_float(x.dtype(), [&](auto zero) {
       using T = decltype(zero);
       const auto launch = [&](auto lane_columns, auto most_outputs) {
@@ -257,18 +394,14 @@ void narrow_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, con
                                                     outputs);
         CUDA_CHECK_LAUNCH();
       };
-      if (!rows_align<T>(x, 8)) {
-        launch(Constant<1>{}, Constant<32>{});
-      } else if (outputs <= 8) {
-        launch(Constant<8>{}, Constant<8>{});
-      } else if (outputs <= 12) {
-        launch(Constant<8>{}, Constant<12>{});
-      } else {
+      if (rows_align<T>(x, 8)) {
         launch(Constant<8>{}, Constant<16>{});
+      } else {
+        launch(Constant<1>{}, Constant<32>{});
       }
     });
   }
-  if (dbias) {
+  if (dbias && !tensor) {
     bias_kernel<<<slabs, kThreads, 0, stream_of(ctx)>>>(dy.f32(), partial, rows, outputs);
     CUDA_CHECK_LAUNCH();
   }

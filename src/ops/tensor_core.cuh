@@ -60,6 +60,13 @@ __device__ inline void copy_8_bytes(std::uint32_t to, const void* from, bool val
                "r"(valid ? 8 : 0)
                : "memory");
 }
+/// Makes a group of the copies this thread has started since the last one.
+__device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Waits until no more than the last kGroups groups of this thread are on their way.
+template <int kGroups>
+__device__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
 /// Waits until the whole block's copies have arrived.
 __device__ inline void finish_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
