@@ -39,30 +39,47 @@ struct Columns {
   }
 };
 
+/// 16 bytes of a row, in words: elements of two bytes would be taken apart as soon as they are
+/// loaded, and so be waited for.
+using Words = Vec<std::uint32_t, 4>;
+
+template <class T>
+__device__ void unpack_words(const Words& from, float (&to)[kLanesOf<T>]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (sizeof(T) == 2) {
+      to[2 * i] = __uint_as_float(from.at[i] << 16);
+      to[2 * i + 1] = __uint_as_float(from.at[i] & 0xFFFF0000);
+    } else {
+      to[i] = __uint_as_float(from.at[i]);
+    }
+  }
+}
+
 /// What a lane has of a row. Zeros where the row or its columns end: they add nothing.
 template <class T, int kVectors>
 struct Row {
-  Vec<T, kLanesOf<T>> dy[kVectors], x[kVectors], dx[kVectors];
+  Words dy[kVectors], x[kVectors], dx[kVectors];
   float mean, rstd;
 
   template <class LaneColumns>
   __device__ static Row load(const Backward<T>& args, std::int64_t row,
                              const LaneColumns& columns) {
-    Row loaded{};
-    if (row >= args.rows) {
-      return loaded;
-    }
+    const auto words = [&](const T* from, int column) {
+      return row < args.rows && column < args.width
+                 ? Words::load(
+                       reinterpret_cast<const std::uint32_t*>(from + row * args.width + column))
+                 : Words{};
+    };
+    Row loaded;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      if (columns.of(i) < args.width) {
-        const std::int64_t at = row * args.width + columns.of(i);
-        loaded.dy[i] = Vec<T, kLanesOf<T>>::load(args.dy + at);
-        loaded.x[i] = Vec<T, kLanesOf<T>>::load(args.x + at);
-        loaded.dx[i] = Vec<T, kLanesOf<T>>::load(args.dx + at);
-      }
+      loaded.dy[i] = words(args.dy, columns.of(i));
+      loaded.x[i] = words(args.x, columns.of(i));
+      loaded.dx[i] = words(args.dx, columns.of(i));
     }
-    loaded.mean = args.mean[row];
-    loaded.rstd = args.rstd[row];
+    loaded.mean = row < args.rows ? args.mean[row] : 0.0F;
+    loaded.rstd = row < args.rows ? args.rstd[row] : 0.0F;
     return loaded;
   }
 };
@@ -98,7 +115,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_rows(const Backward<T> a
   constexpr int kTeams = kWarps / kTeam;
   const Columns<T, kVectors, kTeam> columns;
   const int team = threadIdx.x / (kTeam * kWarp);
-  const auto width = static_cast<float>(args.width);
+  const float per_column = 1.0F / static_cast<float>(args.width);
   float gain[kVectors][kWidth] = {};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -120,8 +137,8 @@ __global__ void __launch_bounds__(kThreads, 1) backward_rows(const Backward<T> a
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       float slope[kWidth], normed[kWidth];
-      unpack(now.dy[i], slope);
-      unpack(now.x[i], normed);
+      unpack_words<T>(now.dy[i], slope);
+      unpack_words<T>(now.x[i], normed);
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
         normed[k] = (normed[k] - now.mean) * now.rstd;
@@ -134,14 +151,14 @@ __global__ void __launch_bounds__(kThreads, 1) backward_rows(const Backward<T> a
     }
     const float2 total = team_sums<kTeam>(sum_d, sum_dx, buffer);
     buffer ^= 1;
-    const float mean_d = total.x / width;
-    const float mean_dx = total.y / width;
+    const float mean_d = total.x * per_column;
+    const float mean_dx = total.y * per_column;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       float slope[kWidth], normed[kWidth], dx[kWidth];
-      unpack(now.dy[i], slope);
-      unpack(now.x[i], normed);
-      unpack(now.dx[i], dx);
+      unpack_words<T>(now.dy[i], slope);
+      unpack_words<T>(now.x[i], normed);
+      unpack_words<T>(now.dx[i], dx);
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
         normed[k] = (normed[k] - now.mean) * now.rstd;
