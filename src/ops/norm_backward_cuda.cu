@@ -39,44 +39,27 @@ struct Columns {
   }
 };
 
-/// 16 bytes of a row, in words: elements of two bytes would be taken apart as soon as they are
-/// loaded, and so be waited for.
-using Words = Vec<std::uint32_t, 4>;
-
-template <class T>
-__device__ void unpack_words(const Words& from, float (&to)[kLanesOf<T>]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if constexpr (sizeof(T) == 2) {
-      to[2 * i] = __uint_as_float(from.at[i] << 16);
-      to[2 * i + 1] = __uint_as_float(from.at[i] & 0xFFFF0000);
-    } else {
-      to[i] = __uint_as_float(from.at[i]);
-    }
-  }
-}
-
 /// What a lane has of a row. Zeros where the row or its columns end: they add nothing.
 template <class T, int kVectors>
 struct Row {
-  Words dy[kVectors], x[kVectors], dx[kVectors];
+  using Part = Words<T, kLanesOf<T>>;
+
+  Part dy[kVectors], x[kVectors], dx[kVectors];
   float mean, rstd;
 
   template <class LaneColumns>
   __device__ static Row load(const Backward<T>& args, std::int64_t row,
                              const LaneColumns& columns) {
-    const auto words = [&](const T* from, int column) {
-      return row < args.rows && column < args.width
-                 ? Words::load(
-                       reinterpret_cast<const std::uint32_t*>(from + row * args.width + column))
-                 : Words{};
+    const auto part = [&](const T* from, int column) {
+      return row < args.rows && column < args.width ? Part::load(from + row * args.width + column)
+                                                    : Part{};
     };
     Row loaded;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      loaded.dy[i] = words(args.dy, columns.of(i));
-      loaded.x[i] = words(args.x, columns.of(i));
-      loaded.dx[i] = words(args.dx, columns.of(i));
+      loaded.dy[i] = part(args.dy, columns.of(i));
+      loaded.x[i] = part(args.x, columns.of(i));
+      loaded.dx[i] = part(args.dx, columns.of(i));
     }
     loaded.mean = row < args.rows ? args.mean[row] : 0.0F;
     loaded.rstd = row < args.rows ? args.rstd[row] : 0.0F;
@@ -137,8 +120,8 @@ __global__ void __launch_bounds__(kThreads, 1) backward_rows(const Backward<T> a
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       float slope[kWidth], normed[kWidth];
-      unpack_words<T>(now.dy[i], slope);
-      unpack_words<T>(now.x[i], normed);
+      unpack(now.dy[i], slope);
+      unpack(now.x[i], normed);
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
         normed[k] = (normed[k] - now.mean) * now.rstd;
@@ -156,9 +139,9 @@ __global__ void __launch_bounds__(kThreads, 1) backward_rows(const Backward<T> a
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       float slope[kWidth], normed[kWidth], dx[kWidth];
-      unpack_words<T>(now.dy[i], slope);
-      unpack_words<T>(now.x[i], normed);
-      unpack_words<T>(now.dx[i], dx);
+      unpack(now.dy[i], slope);
+      unpack(now.x[i], normed);
+      unpack(now.dx[i], dx);
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
         normed[k] = (normed[k] - now.mean) * now.rstd;
