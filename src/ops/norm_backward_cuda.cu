@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_rows(const Backward<T> a
   }
 
   // The teams add up their sums one after the other; the last one writes them.
-  __shared__ Vec<float, 4> share[3][kVectors][kTeam][kWidth / 4][kWarp];
+  __shared__ float share[3][kVectors][kWidth][kTeam * kWarp];
   for (int turn = 0; turn < kTeams; ++turn) {
     if (team == turn) {
 #pragma unroll
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_rows(const Backward<T> a
         for (int i = 0; i < kVectors; ++i) {
 #pragma unroll
           for (int k = 0; k < kWidth; ++k) {
-            float& shared = share[s][i][columns.part][k / 4][columns.lane].at[k % 4];
+            float& shared = share[s][i][k][threadIdx.x % (kTeam * kWarp)];
             sums[s][i][k] += turn > 0 ? shared : 0.0F;
             shared = sums[s][i][k];
           }
