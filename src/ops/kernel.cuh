@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "core/context.h"
 #include "core/cuda_check.h"
@@ -117,6 +118,38 @@ __device__ Vec<T, N> pack(const float (&from)[N]) {
     }
   }
   return to;
+}
+
+/// N elements just as they are loaded, in words where they fill some. The compiler takes elements
+/// of two bytes apart right where they are loaded, and so waits for them there; these it leaves
+/// alone.
+template <class T, int N>
+struct Words {
+  using Word = std::conditional_t<(sizeof(T) * N >= 4), std::uint32_t, T>;
+  static constexpr int kCount = sizeof(T) * N / sizeof(Word);
+  Vec<Word, kCount> words;
+
+  __device__ static Words load(const T* from) {
+    return {Vec<Word, kCount>::load(reinterpret_cast<const Word*>(from))};
+  }
+};
+template <class T, int N>
+__device__ void unpack(const Words<T, N>& from, float (&to)[N]) {
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+      to[i] = __uint_as_float(from.words.at[i / 2] << 16);
+      to[i + 1] = __uint_as_float(from.words.at[i / 2] & 0xFFFF0000);
+    }
+  } else if constexpr (sizeof(T) == 4) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      to[i] = __uint_as_float(from.words.at[i]);
+    }
+  } else {
+    static_assert(N == 1);
+    to[0] = to_float(from.words.at[0]);
+  }
 }
 
 /// N floats, by 16-byte accesses where N is a multiple of 4.

@@ -1,11 +1,14 @@
 #include "ops/linear.h"
 
+#include <algorithm>
+#include <array>
 #include <type_traits>
 
 #include "ops/choices_cuda.h"
 #include "ops/kernel.cuh"
 #include "ops/matmul_cuda.h"
 #include "ops/narrow_linear_cuda.h"
+#include "ops/shares_cuda.h"
 
 namespace carope::cuda {
 namespace {
@@ -79,64 +82,83 @@ struct GeluGradient {
 
 // Sums of columns in two steps, so that the order of additions is always the same: every block sums
 // a slab of rows, then the slabs' sums are added up.
-constexpr int kSlabs = 128;
-constexpr int kColumns = 32;  // of a block
-constexpr int kRowsAtOnce = 8;
+constexpr int kSumWarps = kThreads / static_cast<int>(kWarp);
+constexpr int kSumBlocks = 4;   // of a multiprocessor
+constexpr int kRowsAtOnce = 6;  // of a thread: its loads in flight
 
-template <class T>
-__global__ void column_sums_of_slabs(const T* x, std::int64_t rows, std::int64_t cols,
-                                     float* partial) {
-  __shared__ float sums[kRowsAtOnce][kColumns];
-  const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * kColumns + threadIdx.x;
-  const std::int64_t slab = (rows + kSlabs - 1) / kSlabs;
-  const std::int64_t begin = blockIdx.y * slab;
-  const std::int64_t end = min(rows, begin + slab);
-  float sum = 0.0F;
+/// A warp's lanes have N columns each, and its block's warps the slab's rows in turns.
+template <int N, class T>
+__global__ void __launch_bounds__(kThreads, kSumBlocks)
+    column_sums_of_slabs(const T* x, std::int64_t rows, std::int64_t cols, float* partial) {
+  const int lane = threadIdx.x % kWarp;
+  const int warp = threadIdx.x / kWarp;
+  const std::int64_t first = std::int64_t{blockIdx.x} * kWarp * N;  // of the block's columns
+  const std::int64_t col = first + lane * N;
+  const std::int64_t end = rows * (blockIdx.y + 1) / gridDim.y;
+  float sum[N] = {};
   if (col < cols) {
-    for (std::int64_t row = begin + threadIdx.y; row < end; row += kRowsAtOnce) {
-      sum += to_float(x[row * cols + col]);
+    for (std::int64_t row = rows * blockIdx.y / gridDim.y + warp; row < end;
+         row += kRowsAtOnce * kSumWarps) {
+      // The loads come first and as they are: taking them apart would wait for each of them.
+      Words<T, N> loaded[kRowsAtOnce];
+#pragma unroll
+      for (int i = 0; i < kRowsAtOnce; ++i) {
+        const std::int64_t at = row + i * kSumWarps;
+        loaded[i] = at < end ? Words<T, N>::load(x + at * cols + col) : Words<T, N>{};
+      }
+#pragma unroll
+      for (int i = 0; i < kRowsAtOnce; ++i) {
+        float values[N];
+        unpack(loaded[i], values);
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+          sum[k] += values[k];
+        }
+      }
     }
   }
-  sums[threadIdx.y][threadIdx.x] = sum;
+  __shared__ float sums[kSumWarps][N][kWarp + 4];  // not all of a column in one bank
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    sums[warp][k][lane] = sum[k];
+  }
   __syncthreads();
-  if (threadIdx.y == 0 && col < cols) {
-    for (int i = 1; i < kRowsAtOnce; ++i) {
-      sum += sums[i][threadIdx.x];
+  const int column = threadIdx.x;  // of the block's
+  if (column < static_cast<int>(kWarp) * N && first + column < cols) {
+    float total = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kSumWarps; ++i) {
+      total += sums[i][column % N][column / N];
     }
-    partial[blockIdx.y * cols + col] = sum;
+    partial[blockIdx.y * cols + first + column] = total;
   }
-}
-
-__global__ void add_slabs(const float* partial, int slabs, std::int64_t cols, float* sums,
-                          bool accumulate) {
-  const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (col >= cols) {
-    return;
-  }
-  double sum = accumulate ? sums[col] : 0.0;
-  for (int slab = 0; slab < slabs; ++slab) {
-    sum += partial[slab * cols + col];
-  }
-  sums[col] = static_cast<float>(sum);
-}
-
-unsigned blocks_for(std::int64_t count, int size) {
-  return static_cast<unsigned>(ceil_div<std::int64_t>(count, size));
 }
 
 /// sums [C] f32 = (or +=) the sums of dy's columns.
 void sum_columns(Context& ctx, const Tensor& dy, const Tensor& sums, Write write) {
+  constexpr std::int64_t kMostSlabs = 128;
+  const std::int64_t rows = dy.rows();
   const std::int64_t cols = dy.cols();
-  const Tensor partial = ctx.scratch({{kSlabs, cols}});
   visit_float(dy.dtype(), [&](auto type) {
     using T = decltype(type);
-    column_sums_of_slabs<<<dim3(blocks_for(cols, kColumns), kSlabs), dim3(kColumns, kRowsAtOnce), 0,
-                           stream_of(ctx)>>>(data_of<T>(dy), dy.rows(), cols, partial.f32());
-    CUDA_CHECK_LAUNCH();
+    const auto launch = [&](auto lanes) {
+      constexpr int N = decltype(lanes)::value;
+      const auto across = ceil_div<std::int64_t>(cols, kWarp * N);
+      const std::int64_t room = std::int64_t{kSumBlocks} * multiprocessors(ctx) / across;
+      const std::int64_t slabs = std::clamp<std::int64_t>(room, 1, std::min(kMostSlabs, rows));
+      const Tensor partial = ctx.scratch({{slabs, cols}});
+      const dim3 blocks(static_cast<unsigned>(across), static_cast<unsigned>(slabs));
+      column_sums_of_slabs<N>
+          <<<blocks, kThreads, 0, stream_of(ctx)>>>(data_of<T>(dy), rows, cols, partial.f32());
+      CUDA_CHECK_LAUNCH();
+      add_shares(ctx, partial, std::array{sums}, write);
+    };
+    if (cols % kLanesOf<T> == 0 && aligned16(dy.raw())) {
+      launch(std::integral_constant<int, kLanesOf<T>>{});
+    } else {
+      launch(std::integral_constant<int, 1>{});
+    }
   });
-  add_slabs<<<blocks_for(cols, kThreads), kThreads, 0, stream_of(ctx)>>>(
-      partial.f32(), kSlabs, cols, sums.f32(), write == Write::kAccumulate);
-  CUDA_CHECK_LAUNCH();
 }
 
 /// A gate's product: its weights stay fp32 while the model computes in bf16.
@@ -178,9 +200,7 @@ struct WeightGradient {
     fused.vector = write == Write::kOverwrite ? dbias : ctx.scratch({{dy.cols()}});
     const bool done = ctx.state<MatmulPlans>().run(ctx, fused);
     if (done && write == Write::kAccumulate) {
-      add_slabs<<<blocks_for(dy.cols(), kThreads), kThreads, 0, stream_of(ctx)>>>(
-          fused.vector.f32(), 1, dy.cols(), dbias.f32(), true);
-      CUDA_CHECK_LAUNCH();
+      add_shares(ctx, fused.vector, std::array{dbias}, write);
     }
     return done;
   }

@@ -42,27 +42,27 @@ struct Columns {
 /// What a lane has of a row. Zeros where the row or its columns end: they add nothing.
 template <class T, int kVectors>
 struct Row {
-  Vec<T, kLanesOf<T>> dy[kVectors], x[kVectors], dx[kVectors];
+  using Part = Words<T, kLanesOf<T>>;
+
+  Part dy[kVectors], x[kVectors], dx[kVectors];
   float mean, rstd;
 
   template <class LaneColumns>
   __device__ static Row load(const Backward<T>& args, std::int64_t row,
                              const LaneColumns& columns) {
-    Row loaded{};
-    if (row >= args.rows) {
-      return loaded;
-    }
+    const auto part = [&](const T* from, int column) {
+      return row < args.rows && column < args.width ? Part::load(from + row * args.width + column)
+                                                    : Part{};
+    };
+    Row loaded;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      if (columns.of(i) < args.width) {
-        const std::int64_t at = row * args.width + columns.of(i);
-        loaded.dy[i] = Vec<T, kLanesOf<T>>::load(args.dy + at);
-        loaded.x[i] = Vec<T, kLanesOf<T>>::load(args.x + at);
-        loaded.dx[i] = Vec<T, kLanesOf<T>>::load(args.dx + at);
-      }
+      loaded.dy[i] = part(args.dy, columns.of(i));
+      loaded.x[i] = part(args.x, columns.of(i));
+      loaded.dx[i] = part(args.dx, columns.of(i));
     }
-    loaded.mean = args.mean[row];
-    loaded.rstd = args.rstd[row];
+    loaded.mean = row < args.rows ? args.mean[row] : 0.0F;
+    loaded.rstd = row < args.rows ? args.rstd[row] : 0.0F;
     return loaded;
   }
 };
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_rows(const Backward<T> a
   constexpr int kTeams = kWarps / kTeam;
   const Columns<T, kVectors, kTeam> columns;
   const int team = threadIdx.x / (kTeam * kWarp);
-  const auto width = static_cast<float>(args.width);
+  const float per_column = 1.0F / static_cast<float>(args.width);
   float gain[kVectors][kWidth] = {};
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -134,8 +134,8 @@ __global__ void __launch_bounds__(kThreads, 1) backward_rows(const Backward<T> a
     }
     const float2 total = team_sums<kTeam>(sum_d, sum_dx, buffer);
     buffer ^= 1;
-    const float mean_d = total.x / width;
-    const float mean_dx = total.y / width;
+    const float mean_d = total.x * per_column;
+    const float mean_dx = total.y * per_column;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       float slope[kWidth], normed[kWidth], dx[kWidth];
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_rows(const Backward<T> a
   }
 
   // The teams add up their sums one after the other; the last one writes them.
-  __shared__ Vec<float, 4> share[3][kVectors][kTeam][kWidth / 4][kWarp];
+  __shared__ float share[3][kVectors][kWidth][kTeam * kWarp];
   for (int turn = 0; turn < kTeams; ++turn) {
     if (team == turn) {
 #pragma unroll
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_rows(const Backward<T> a
         for (int i = 0; i < kVectors; ++i) {
 #pragma unroll
           for (int k = 0; k < kWidth; ++k) {
-            float& shared = share[s][i][columns.part][k / 4][columns.lane].at[k % 4];
+            float& shared = share[s][i][k][threadIdx.x % (kTeam * kWarp)];
             sums[s][i][k] += turn > 0 ? shared : 0.0F;
             shared = sums[s][i][k];
           }

@@ -40,6 +40,9 @@ void add_norms(Cases& cases) {
     cases.push_back(norm_case({.rows = 65, .width = 8, .sum = sum}));
     cases.push_back(norm_case({.rows = 3, .width = 200, .sum = sum, .mean = 2.0}));
   }
+  // Rows that several warps share.
+  cases.push_back(norm_case({.rows = 9, .width = 1000, .sum = Sum::kSeparate}));
+  cases.push_back(norm_case({.rows = 17, .width = 1528, .sum = Sum::kSeparate}));
 }
 
 void add_embeddings(Cases& cases) {
