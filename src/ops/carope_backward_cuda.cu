@@ -6,7 +6,7 @@
 namespace carope::cuda {
 namespace {
 
-constexpr int kThreads = kRotaryThreads;
+constexpr int kThreads = kScanThreads;
 
 /// Adds the gradients of a group's phases, which need only the rotated values.
 template <class Group>
@@ -88,47 +88,67 @@ struct GradientTile {
   // two floats. First of all `high` holds the sums that runs pass on to the run before.
   float high[kTileTokens / kRun * kChains * kGroup];
   float low[kTileTokens / kRun * kChains * kGroup];
-  float gate[kTileTokens];  // [tokens][quads]: Σ e f^e G over the pairs of a quad of groups
+  double later[kMaxRotaryPairs];  // what follows the tile, then what follows its begin
+  float gate[kTileTokens];        // [tokens][quads]: Σ e f^e G over the pairs of a quad of groups
 };
 
-/// Rotates the gradients of a tile's q and k back, and leaves the gradients of the phases in the
-/// places of the phases.
+/// A thread's group of a tile's q and k, and of their gradients.
 template <class T, Access kAccess>
-__device__ void rotate_back(Tile& tile, const CaropeArgs& args, const T* query, T* dquery,
-                            int count) {
+struct Gradients {
   using Pairs = Group<T, kAccess>;
-  const int groups = args.head.groups();
-  const int group = static_cast<int>(threadIdx.x) % groups;
-  const int step = kThreads / groups;  // tokens the block takes at once
-  const int slot = static_cast<int>(threadIdx.x) / groups;
-  for (int t = slot < step ? slot : count; t < count; t += step) {
-    const std::int64_t q_at = args.query_at(0, t, 0);
-    const std::int64_t k_at = q_at + args.key_offset();
-    const auto q = Pairs::load(query + q_at, args.head, group);
-    const auto k = Pairs::load(query + k_at, args.head, group);
-    auto dq = Pairs::load(dquery + q_at, args.head, group);
-    auto dk = Pairs::load(dquery + k_at, args.head, group);
-    float gradient[kGroup] = {};
-    add_phase_gradient(q, dq, gradient);
-    add_phase_gradient(k, dk, gradient);
-    std::uint32_t phase[kGroup];
-    phases_of(tile, args.tile, t, group, phase);
-    const Rotation rotation = Rotation::by<T>(phase, Direction::kBackward);
-    rotation.apply(dq);
-    rotation.apply(dk);
-    dq.store(dquery + q_at, args.head, group);
-    dk.store(dquery + k_at, args.head, group);
-    std::uint32_t* place = tile.phase + args.tile.group_at(t, group);
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      place[i] = __float_as_uint(gradient[i]);
+  const CaropeArgs& args;
+  const T* query;  // of the tile's first token
+  T* dquery;
+  int count;  // tokens
+  Slot slot;
+
+  __device__ void prefetch(int t) const {
+    if (t < count) {
+      for (const int offset : {0, args.key_offset()}) {
+        const std::int64_t at = args.query_at(0, t, 0) + offset;
+        Pairs::prefetch(query + at, args.head, slot.group);
+        Pairs::prefetch(dquery + at, args.head, slot.group);
+      }
     }
   }
-}
+
+  /// Rotates the gradients back, and leaves those of the phases in the places of the phases.
+  __device__ void rotate_back(Tile& tile) const {
+    for (int t = slot.first; t < count; t += slot.step) {
+      prefetch(t + slot.step);
+      const std::int64_t q_at = args.query_at(0, t, 0);
+      const std::int64_t k_at = q_at + args.key_offset();
+      const auto q = Pairs::load(query + q_at, args.head, slot.group);
+      const auto k = Pairs::load(query + k_at, args.head, slot.group);
+      auto dq = Pairs::load(dquery + q_at, args.head, slot.group);
+      auto dk = Pairs::load(dquery + k_at, args.head, slot.group);
+      float gradient[kGroup] = {};
+      add_phase_gradient(q, dq, gradient);
+      add_phase_gradient(k, dk, gradient);
+      std::uint32_t phase[kGroup];
+      phases_of(tile, args.tile, t, slot.group, phase);
+      const Rotation rotation = Rotation::by<T>(phase, Direction::kBackward);
+      rotation.apply(dq);
+      rotation.apply(dk);
+      dq.store(dquery + q_at, args.head, slot.group);
+      dk.store(dquery + k_at, args.head, slot.group);
+      std::uint32_t* place = tile.phase + args.tile.group_at(t, slot.group);
+#pragma unroll
+      for (int half = 0; half < kGroup; half += 4) {
+        Vec<std::uint32_t, 4> words;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          words.at[i] = __float_as_uint(gradient[half + i]);
+        }
+        words.store(place + TileShape::lane_at(t, half));
+      }
+    }
+  }
+};
 
 __device__ float phase_gradient(const Tile& tile, const TileShape& shape, const Worker& worker,
                                 int token, int chain) {
-  return __uint_as_float(tile.phase[shape.group_at(token, worker.group(chain)) + worker.lane]);
+  return __uint_as_float(tile.phase[shape.word_at(token, worker.group(chain), worker.lane)]);
 }
 
 /// Sums what each run passes on to the run before.
@@ -152,26 +172,23 @@ __device__ void sum_runs(const Tile& tile, GradientTile& gradients, const TileSh
   }
 }
 
-/// Sums the runs from the last one on; `later`, of the pairs this thread owns, goes from behind the
-/// tile to before it.
+/// Sums the runs from the last one on.
 __device__ void join_runs_backward(const Tile& tile, GradientTile& gradients,
-                                   const TileShape& shape, int count, double (&later)[kOwned]) {
-#pragma unroll
-  for (int k = 0; k < kOwned; ++k) {
-    const int pair = static_cast<int>(threadIdx.x) + k * kThreads;
-    if (pair < shape.pairs) {
+                                   const TileShape& shape, int count) {
+  for_own_pairs(shape.pairs, [&](int pair) {
+    double later = gradients.later[pair];
 #pragma unroll 4
-      for (int run = (count - 1) / kRun; run >= 0; --run) {
-        const int at = run * shape.row + pair;
-        const double sum = gradients.high[at];
-        const auto high = static_cast<float>(later[k]);
-        gradients.high[at] = high;
-        gradients.low[at] = static_cast<float>(later[k] - high);
-        const int last = min((run + 1) * kRun, count) - 1;
-        later[k] = sum + (tile.continues(last) ? later[k] : 0.0);
-      }
+    for (int run = (count - 1) / kRun; run >= 0; --run) {
+      const int at = run * shape.row + pair;
+      const double sum = gradients.high[at];
+      const auto high = static_cast<float>(later);
+      gradients.high[at] = high;
+      gradients.low[at] = static_cast<float>(later - high);
+      const int last = min((run + 1) * kRun, count) - 1;
+      later = sum + (tile.continues(last) ? later : 0.0);
     }
-  }
+    gradients.later[pair] = later;
+  });
 }
 
 /// Sums e f^e G over the pairs of each quad, for every token.
@@ -248,7 +265,7 @@ struct BackwardArgs {
 /// Goes through a span from its end to its begin, tile by tile. Phases go the other way: within
 /// each chunk a first pass notes the phase before each tile.
 template <class T, Access kAccess>
-__global__ void __launch_bounds__(kThreads, sizeof(T) == 2 && kAccess != Access::kAny ? 3 : 2)
+__global__ void __launch_bounds__(kThreads, sizeof(T) == 2 && kAccess != Access::kAny ? 6 : 3)
     backward_kernel(const CaropeArgs args, const BackwardArgs<T> tensors) {
   __shared__ Tile tile;
   __shared__ GradientTile gradients;
@@ -258,40 +275,38 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 && kAccess != Access:
   const int pairs = shape.pairs;
   std::uint32_t* at_tile = tensors.at_tile + static_cast<std::int64_t>(blockIdx.x) *
                                                  (shape.tiles(args.chunk) - 1) * pairs;
-  double later[kOwned] = {};
-  if (tensors.later != nullptr) {
-    const double* from = tensors.later + args.carry_at(place.row, place.part, place.head);
-#pragma unroll
-    for (int k = 0; k < kOwned; ++k) {
-      const int pair = static_cast<int>(threadIdx.x) + k * kThreads;
-      later[k] = pair < pairs ? from[pair] : 0.0;
-    }
-  }
+  const double* later = tensors.later == nullptr
+                            ? nullptr
+                            : tensors.later + args.carry_at(place.row, place.part, place.head);
+  for_own_pairs(pairs,
+                [&](int pair) { gradients.later[pair] = later == nullptr ? 0.0 : later[pair]; });
   for (int chunk = args.spans == 1 ? args.chunks - 1 : place.part; chunk >= place.part; --chunk) {
     const int begin = chunk * args.chunk;
     const int end = args.chunk_end(chunk);
     const int tiles = shape.tiles(end - begin);
-    std::uint32_t phase[kOwned];
-    load_owned(args.carry + args.carry_at(place.row, chunk, place.head), pairs, phase);
+    load_sums(tile, args.carry + args.carry_at(place.row, chunk, place.head), pairs);
     for (int i = 0; i < tiles - 1; ++i) {
-      store_owned(phase, pairs, at_tile + static_cast<std::int64_t>(i) * pairs);
+      store_sums(tile, pairs, at_tile + static_cast<std::int64_t>(i) * pairs);
       __syncthreads();  // others may still read the tile before
-      scan_tile<Keep::kSlope>(tile, shape, head, begin + i * shape.tokens, shape.tokens, phase);
+      scan_tile<Keep::kLogit>(tile, shape, head, begin + i * shape.tokens, shape.tokens);
     }
     for (int i = tiles - 1; i >= 0; --i) {
       if (i < tiles - 1) {
-        load_owned(at_tile + static_cast<std::int64_t>(i) * pairs, pairs, phase);
+        load_sums(tile, at_tile + static_cast<std::int64_t>(i) * pairs, pairs);
       }
       const int first = begin + i * shape.tokens;
       const int count = min(shape.tokens, end - first);
       const std::int64_t at = args.query_at(place.row, first, place.head);
+      const Gradients<T, kAccess> values{args, tensors.qkv + at, tensors.dqkv + at, count,
+                                         Slot(args.head)};
+      values.prefetch(values.slot.first);  // they come while phases are computed
       __syncthreads();
-      scan_tile<Keep::kSlope>(tile, shape, head, first, count, phase);
-      rotate_back<T, kAccess>(tile, args, tensors.qkv + at, tensors.dqkv + at, count);
+      scan_tile<Keep::kSlope>(tile, shape, head, first, count);
+      values.rotate_back(tile);
       __syncthreads();
       sum_runs(tile, gradients, shape, count);
       __syncthreads();
-      join_runs_backward(tile, gradients, shape, count, later);
+      join_runs_backward(tile, gradients, shape, count);
       __syncthreads();
       sum_pairs(tile, gradients, shape, args.exponent_start, count);
       __syncthreads();

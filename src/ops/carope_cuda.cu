@@ -3,11 +3,11 @@
 namespace carope::cuda {
 namespace {
 
-constexpr int kThreads = kRotaryThreads;
+constexpr int kThreads = kScanThreads;
 
 /// Blocks that are to fit on a multiprocessor: as many as registers allow without spilling.
 template <class T, Access kAccess>
-constexpr int kRotateBlocks = kAccess != Access::kAny && sizeof(T) == 2 ? 4 : 2;
+constexpr int kRotateBlocks = kAccess != Access::kAny && sizeof(T) == 2 ? 6 : 3;
 
 __global__ void frequency_kernel(const float* logits, std::int64_t count,
                                  std::uint32_t* frequency) {
@@ -23,14 +23,13 @@ __global__ void __launch_bounds__(kThreads) sum_chunks_kernel(const CaropeArgs a
   __shared__ Tile tile;
   const Place place(args, args.chunks - 1);
   const HeadRow head = args.row_of(place.row, place.head);
-  std::uint32_t phase[kOwned] = {};
+  load_sums(tile, nullptr, args.head.pairs);
   const int end = args.chunk_end(place.part);
   for (int begin = place.part * args.chunk; begin < end; begin += args.tile.tokens) {
-    scan_tile<Keep::kLogit>(tile, args.tile, head, begin, min(args.tile.tokens, end - begin),
-                            phase);
+    scan_tile<Keep::kLogit>(tile, args.tile, head, begin, min(args.tile.tokens, end - begin));
   }
-  store_owned(phase, args.head.pairs,
-              args.carry + args.carry_at(place.row, place.part + 1, place.head));
+  store_sums(tile, args.head.pairs,
+             args.carry + args.carry_at(place.row, place.part + 1, place.head));
 }
 
 /// Adds up the sums of chunks, one thread a row, head and pair.
@@ -52,30 +51,46 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// A thread's group of a tile's q and k.
 template <class T, Access kAccess>
-__device__ void rotate_tile(const Tile& tile, const CaropeArgs& args, T* query, int count) {
-  const int groups = args.head.groups();
-  const int group = static_cast<int>(threadIdx.x) % groups;
-  const int step = kThreads / groups;  // tokens the block takes at once
-  const int slot = static_cast<int>(threadIdx.x) / groups;
-  for (int t = slot < step ? slot : count; t < count; t += step) {
-    T* q_head = query + args.query_at(0, t, 0);
-    T* k_head = q_head + args.key_offset();
-    auto q = Group<T, kAccess>::load(q_head, args.head, group);
-    auto k = Group<T, kAccess>::load(k_head, args.head, group);
-    std::uint32_t phase[kGroup];
-    phases_of(tile, args.tile, t, group, phase);
-    const Rotation rotation = Rotation::by<T>(phase, Direction::kForward);
-    rotation.apply(q);
-    rotation.apply(k);
-    q.store(q_head, args.head, group);
-    k.store(k_head, args.head, group);
-    // A phase in turns cannot be NaN, so a NaN logit is put into the query: it must reach the loss.
-    if (group == 0 && isnan(tile.gate[t])) {
-      *q_head = from_float<T>(tile.gate[t]);
+struct QueryKey {
+  using Pairs = Group<T, kAccess>;
+  const CaropeArgs& args;
+  T* query;   // of the tile's first token
+  int count;  // tokens
+  Slot slot;
+
+  __device__ T* at(int t) const { return query + args.query_at(0, t, 0); }
+
+  __device__ void prefetch(int t) const {
+    if (t < count) {
+      Pairs::prefetch(at(t), args.head, slot.group);
+      Pairs::prefetch(at(t) + args.key_offset(), args.head, slot.group);
     }
   }
-}
+
+  __device__ void rotate(const Tile& tile) const {
+    for (int t = slot.first; t < count; t += slot.step) {
+      prefetch(t + slot.step);
+      T* q_head = at(t);
+      T* k_head = q_head + args.key_offset();
+      auto q = Pairs::load(q_head, args.head, slot.group);
+      auto k = Pairs::load(k_head, args.head, slot.group);
+      std::uint32_t phase[kGroup];
+      phases_of(tile, args.tile, t, slot.group, phase);
+      const Rotation rotation = Rotation::by<T>(phase, Direction::kForward);
+      rotation.apply(q);
+      rotation.apply(k);
+      q.store(q_head, args.head, slot.group);
+      k.store(k_head, args.head, slot.group);
+      // A phase in turns cannot be NaN, so a NaN logit is put into the query: it must reach the
+      // loss.
+      if (slot.group == 0 && isnan(tile.gate[t])) {
+        *q_head = from_float<T>(tile.gate[t]);
+      }
+    }
+  }
+};
 
 /// Rotates q and k of one head over a span. Where that is the whole row it begins at `state`, or at
 /// zero, and leaves the carries; otherwise it begins at the carry of its chunk.
@@ -90,24 +105,26 @@ __global__ void __launch_bounds__(kThreads, kRotateBlocks<T, kAccess>)
   if (state != nullptr) {
     state += (static_cast<std::int64_t>(place.row) * args.heads + place.head) * pairs;
   }
-  std::uint32_t phase[kOwned];
-  load_owned(whole ? state : args.carry + args.carry_at(place.row, place.part, place.head), pairs,
-             phase);
+  load_sums(tile, whole ? state : args.carry + args.carry_at(place.row, place.part, place.head),
+            pairs);
   const int last = whole ? args.chunks - 1 : place.part;
   for (int chunk = place.part; chunk <= last; ++chunk) {
     if (whole) {
-      store_owned(phase, pairs, args.carry + args.carry_at(place.row, chunk, place.head));
+      store_sums(tile, pairs, args.carry + args.carry_at(place.row, chunk, place.head));
     }
     const int end = args.chunk_end(chunk);
     for (int begin = chunk * args.chunk; begin < end; begin += args.tile.tokens) {
       const int count = min(args.tile.tokens, end - begin);
-      __syncthreads();  // others may still be rotating the tile before
-      scan_tile<Keep::kLogit>(tile, args.tile, head, begin, count, phase);
-      rotate_tile<T, kAccess>(tile, args, qkv + args.query_at(place.row, begin, place.head), count);
+      const QueryKey<T, kAccess> values{args, qkv + args.query_at(place.row, begin, place.head),
+                                        count, Slot(args.head)};
+      values.prefetch(values.slot.first);  // they come while phases are computed
+      __syncthreads();                     // others may still be rotating the tile before
+      scan_tile<Keep::kLogit>(tile, args.tile, head, begin, count);
+      values.rotate(tile);
     }
   }
   if (state != nullptr && last == args.chunks - 1) {
-    store_owned(phase, pairs, state);
+    store_sums(tile, pairs, state);
   }
 }
 

@@ -51,10 +51,25 @@ __device__ inline Gate gate_of(float logit) {
   const double softplus = fmax(z, 0.0) + __dmul_rn(2.0 * s, series);
   const double fraction = kOne / (softplus + 1.0);
   const double f = fraction < kLargest ? fraction : kLargest;
-  const double sigmoid = (z < 0.0 ? decayed : 1.0) / (1.0 + decayed);
+  const auto small = static_cast<float>(decayed);  // no phase depends on the slope: fp32 will do
+  const float sigmoid = (logit < 0.0F ? small : 1.0F) / (1.0F + small);
   return {static_cast<std::uint32_t>(__double2loint(f + 0x1p52)),
-          static_cast<float>(sigmoid / (softplus + 1.0))};
+          sigmoid * static_cast<float>(f * 0x1p-32)};
 }
+
+/// f, f^2, f^4 and f^8: one thread of a token computes them for all its pairs.
+struct alignas(16) Squares {
+  double first, second, fourth, eighth;
+
+  __device__ static Squares of(std::uint32_t frequency) {
+    Squares f;
+    f.first = frequency * 0x1p-32;
+    f.second = f.first * f.first;
+    f.fourth = f.second * f.second;
+    f.eighth = f.fourth * f.fourth;
+    return f;
+  }
+};
 
 /// f^0, f^1, ... in the order of multiplications of the CPU, which takes them eight at a time.
 struct Powers {
@@ -62,17 +77,17 @@ struct Powers {
   double stride;  // f^8
 
   /// Begins at f^(lane + exponent_start), lane < 8.
-  __device__ Powers(std::uint32_t frequency, int lane, int exponent_start) {
-    const double f = frequency * 0x1p-32;
-    const double f2 = f * f;
-    const double f4 = f2 * f2;
-    stride = f4 * f4;
-    double first = 1.0;
-    for (int i = 0; i < exponent_start; ++i) {
-      first *= f;
+  __device__ Powers(const Squares& f, int lane, int exponent_start)
+      : value(((lane & 4) != 0 ? f.fourth : 1.0) * ((lane & 2) != 0 ? f.second : 1.0) *
+              ((lane & 1) != 0 ? f.first : 1.0)),
+        stride(f.eighth) {
+    if (exponent_start > 0) {
+      double start = f.first;
+      for (int i = 1; i < exponent_start; ++i) {
+        start *= f.first;
+      }
+      value *= start;
     }
-    value = ((lane & 4) != 0 ? f4 : 1.0) * ((lane & 2) != 0 ? f2 : 1.0) *
-            ((lane & 1) != 0 ? f : 1.0) * first;
   }
 
   __device__ void skip(int count) {
@@ -85,10 +100,12 @@ struct Powers {
   }
 };
 
+/// Small blocks: then a training step's are all on the multiprocessors at once, and while some
+/// compute phases others move q and k.
+inline constexpr int kScanThreads = 128;
 inline constexpr int kRun = 8;     // tokens a thread scans
 inline constexpr int kChains = 4;  // powers a thread takes at each of them, f^8 apart
-inline constexpr int kTileTokens = 256;
-inline constexpr int kOwned = kMaxRotaryPairs / kRotaryThreads;  // pairs a thread keeps sums of
+inline constexpr int kTileTokens = kScanThreads;
 
 /// How a block cuts a tile into runs of tokens and a head into quads of groups: each thread has one
 /// run, one quad and one lane in each of its groups.
@@ -102,7 +119,7 @@ struct TileShape {
   explicit TileShape(std::int64_t count)
       : pairs(static_cast<int>(count)),
         quads((pairs + kChains * kGroup - 1) / (kChains * kGroup)),
-        runs(kRotaryThreads / (quads * kGroup)),
+        runs(kScanThreads / (quads * kGroup)),
         tokens(runs * kRun),
         row(quads * kChains * kGroup) {}
 
@@ -114,8 +131,14 @@ struct TileShape {
   __device__ int group_at(int token, int group) const {
     return token * row + kGroup * (group ^ (token / kRun % kChains));
   }
+  /// Where in its group a lane's word is. Neighbouring tokens have their halves of a group swapped,
+  /// so that 16-byte accesses to two tokens meet different banks.
+  __device__ static int lane_at(int token, int lane) { return lane ^ (token % 2 * 4); }
+  __device__ int word_at(int token, int group, int lane) const {
+    return group_at(token, group) + lane_at(token, lane);
+  }
   __device__ int pair_at(int token, int pair) const {
-    return group_at(token, pair / kGroup) + pair % kGroup;
+    return word_at(token, pair / kGroup, pair % kGroup);
   }
 };
 
@@ -141,9 +164,10 @@ struct Worker {
 struct Tile {
   alignas(16) std::uint32_t phase[kTileTokens * kChains * kGroup];  // from the run's begin on
   alignas(16) std::uint32_t before[kTileTokens / kRun * kChains * kGroup];  // phase before each run
-  std::uint32_t frequency[kTileTokens];
-  int start[kTileTokens];   // of the token's document, from the tile's first token on
-  float gate[kTileTokens];  // logit, or slope for the backward pass
+  Squares frequency[kTileTokens];
+  int start[kTileTokens];              // of the token's document, from the tile's first token on
+  float gate[kTileTokens];             // logit, or slope for the backward pass
+  std::uint32_t sum[kMaxRotaryPairs];  // phase before the tile, then after it
 
   /// Whether the document of a token began before its run.
   __device__ bool continues(int token) const { return start[token] < token / kRun * kRun; }
@@ -165,7 +189,7 @@ __device__ void load_gates(Tile& tile, const HeadRow& head, int begin, int count
   if (t < count) {
     const float logit = head.logits[static_cast<std::int64_t>(begin + t) * head.heads];
     const Gate gate = gate_of(logit);
-    tile.frequency[t] = gate.frequency;
+    tile.frequency[t] = Squares::of(gate.frequency);
     tile.gate[t] = kKeep == Keep::kSlope ? gate.slope : logit;
     tile.start[t] =
         head.document_start == nullptr ? INT_MIN : head.document_start[begin + t] - begin;
@@ -184,40 +208,46 @@ __device__ inline void scan_runs(Tile& tile, const TileShape& shape, int exponen
 #pragma unroll
     for (int chain = 0; chain < kChains; ++chain) {
       sum[chain] = (starts ? 0 : sum[chain]) + power.turns();
-      tile.phase[shape.group_at(t, worker.group(chain)) + worker.lane] = sum[chain];
+      tile.phase[shape.word_at(t, worker.group(chain), worker.lane)] = sum[chain];
       power.skip(1);
     }
   }
 }
 
-/// Sums the runs in order; `phase`, of the pairs this thread owns, goes from before the tile to
-/// after it.
-__device__ inline void join_runs(Tile& tile, const TileShape& shape, int count,
-                                 std::uint32_t (&phase)[kOwned]) {
-#pragma unroll
-  for (int k = 0; k < kOwned; ++k) {
-    const int pair = static_cast<int>(threadIdx.x) + k * kRotaryThreads;
-    if (pair < shape.pairs) {
-#pragma unroll 4
-      for (int run = 0; run * kRun < count; ++run) {
-        const int last = min((run + 1) * kRun, count) - 1;
-        tile.before[run * shape.row + pair] = phase[k];
-        phase[k] = tile.phase[shape.pair_at(last, pair)] + (tile.continues(last) ? phase[k] : 0);
-      }
-    }
+/// Calls visit(pair) for the pairs whose sums over tiles this thread keeps. They are in shared
+/// memory: in registers they would take those that loads in flight need.
+template <class Visit>
+__device__ void for_own_pairs(int pairs, const Visit& visit) {
+#pragma unroll 1
+  for (int pair = static_cast<int>(threadIdx.x); pair < pairs; pair += kScanThreads) {
+    visit(pair);
   }
+}
+
+/// Sums the runs in order.
+__device__ inline void join_runs(Tile& tile, const TileShape& shape, int count) {
+  for_own_pairs(shape.pairs, [&](int pair) {
+    std::uint32_t phase = tile.sum[pair];
+#pragma unroll 4
+    for (int run = 0; run * kRun < count; ++run) {
+      const int last = min((run + 1) * kRun, count) - 1;
+      tile.before[run * shape.row + pair] = phase;
+      phase = tile.phase[shape.pair_at(last, pair)] + (tile.continues(last) ? phase : 0);
+    }
+    tile.sum[pair] = phase;
+  });
 }
 
 /// Fills the tile for `count` tokens from `begin` on and ends with a barrier. Whoever reads the
 /// tile puts another one before the next call.
 template <Keep kKeep>
 __device__ void scan_tile(Tile& tile, const TileShape& shape, const HeadRow& head, int begin,
-                          int count, std::uint32_t (&phase)[kOwned]) {
+                          int count) {
   load_gates<kKeep>(tile, head, begin, count);
   __syncthreads();
   scan_runs(tile, shape, head.exponent_start, count);
   __syncthreads();
-  join_runs(tile, shape, count, phase);
+  join_runs(tile, shape, count);
   __syncthreads();
 }
 
@@ -230,7 +260,7 @@ __device__ inline void phases_of(const Tile& tile, const TileShape& shape, int t
   const bool continues = tile.continues(token);
 #pragma unroll
   for (int half = 0; half < kGroup; half += 4) {
-    const Words a = Words::load(own + half);
+    const Words a = Words::load(own + TileShape::lane_at(token, half));
     const Words b = Words::load(before + half);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -239,24 +269,26 @@ __device__ inline void phases_of(const Tile& tile, const TileShape& shape, int t
   }
 }
 
-/// Copies this thread's pairs from or to memory.
-__device__ inline void load_owned(const std::uint32_t* from, int pairs,
-                                  std::uint32_t (&phase)[kOwned]) {
-#pragma unroll
-  for (int k = 0; k < kOwned; ++k) {
-    const int pair = static_cast<int>(threadIdx.x) + k * kRotaryThreads;
-    phase[k] = from != nullptr && pair < pairs ? from[pair] : 0;
-  }
-}
-__device__ inline void store_owned(const std::uint32_t (&phase)[kOwned], int pairs,
-                                   std::uint32_t* to) {
-#pragma unroll
-  for (int k = 0; k < kOwned; ++k) {
-    const int pair = static_cast<int>(threadIdx.x) + k * kRotaryThreads;
-    if (pair < pairs) {
-      to[pair] = phase[k];
+/// The part of a rotation that a thread does: a group of pairs, of every so many tokens.
+struct Slot {
+  int group, first, step;
+
+  __device__ explicit Slot(const HeadShape& shape)
+      : group(static_cast<int>(threadIdx.x) % shape.groups()),
+        first(static_cast<int>(threadIdx.x) / shape.groups()),
+        step(kScanThreads / shape.groups()) {
+    if (first >= step) {  // left over
+      first = INT_MAX / 2;
     }
   }
+};
+
+/// Copies this thread's pairs from or to memory.
+__device__ inline void load_sums(Tile& tile, const std::uint32_t* from, int pairs) {
+  for_own_pairs(pairs, [&](int pair) { tile.sum[pair] = from != nullptr ? from[pair] : 0; });
+}
+__device__ inline void store_sums(const Tile& tile, int pairs, std::uint32_t* to) {
+  for_own_pairs(pairs, [&](int pair) { to[pair] = tile.sum[pair]; });
 }
 
 /// The operation's arguments, and which part of them a block has: one head of one row over some
