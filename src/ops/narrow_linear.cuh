@@ -27,6 +27,16 @@ inline unsigned blocks_for(std::int64_t items, std::int64_t per_block) {
   return static_cast<unsigned>(ceil_div(items, per_block));
 }
 
+/// dy of `count` rows, for kOutputs outputs from `first` on, those past the last one zero.
+template <int kOutputs>
+__device__ void load_stage(const float* dy, std::int64_t row, int count, int first, int outputs,
+                           float* stage) {
+  for (int i = static_cast<int>(threadIdx.x); i < count * kOutputs; i += kNarrowThreads) {
+    const int output = first + i % kOutputs;
+    stage[i] = output < outputs ? dy[(row + i / kOutputs) * outputs + output] : 0.0F;
+  }
+}
+
 // On tensor cores activations are exactly bf16, and a number of fp32 is exactly the sum of three of
 // bf16. Tensor cores cut off what they add: so leading parts are summed in short pieces, which
 // ordinary additions join.

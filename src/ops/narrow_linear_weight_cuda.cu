@@ -9,79 +9,6 @@ constexpr int kWarps = kNarrowWarps;
 // A lane has some neighbouring columns and keeps what belongs to them in registers; a block takes
 // some rows, whose dy is in shared memory.
 
-/// dy of `count` rows, for kOutputs outputs from `first` on, those past the last one zero.
-template <int kOutputs>
-__device__ void load_stage(const float* dy, std::int64_t row, int count, int first, int outputs,
-                           float* stage) {
-  for (int i = static_cast<int>(threadIdx.x); i < count * kOutputs; i += kThreads) {
-    const int output = first + i % kOutputs;
-    stage[i] = output < outputs ? dy[(row + i / kOutputs) * outputs + output] : 0.0F;
-  }
-}
-
-constexpr int kInputRows = 128;  // a block
-
-template <class T, int kColumns, int kOutputs>
-__global__ void __launch_bounds__(kThreads)
-    input_kernel(const float* dy, const float* weight, T* dx, std::int64_t rows, int columns,
-                 int outputs, bool accumulate) {
-  __shared__ __align__(16) float stage[kInputRows * kOutputs];
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kInputRows;
-  const auto count = static_cast<int>(min(static_cast<std::int64_t>(kInputRows), rows - first));
-  load_stage<kOutputs>(dy, first, count, 0, outputs, stage);
-  __syncthreads();
-  const int column = static_cast<int>(blockIdx.y * kWarp + threadIdx.x % kWarp) * kColumns;
-  if (column >= columns) {
-    return;
-  }
-  using Columns = Vec<T, kColumns>;
-  constexpr int kPart = kColumns < 4 ? kColumns : 4;
-  float w[kOutputs][kColumns];
-#pragma unroll
-  for (int o = 0; o < kOutputs; ++o) {
-#pragma unroll
-    for (int c = 0; c < kColumns; c += kPart) {
-      Vec<float, kPart> part = {};
-      if (o < outputs) {
-        part =
-            Vec<float, kPart>::load(weight + static_cast<std::int64_t>(o) * columns + column + c);
-      }
-#pragma unroll
-      for (int k = 0; k < kPart; ++k) {
-        w[o][c + k] = part.at[k];
-      }
-    }
-  }
-  for (int r = static_cast<int>(threadIdx.x / kWarp); r < count; r += kWarps) {
-    T* to = dx + (first + r) * columns + column;
-    float sum[kColumns] = {};
-    if (accumulate) {
-      const Columns old = Columns::load(to);
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        sum[c] = to_float(old.at[c]);
-      }
-    }
-#pragma unroll
-    for (int o = 0; o < kOutputs; o += 4) {
-      const auto d = Vec<float, 4>::load(stage + r * kOutputs + o);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-#pragma unroll
-        for (int c = 0; c < kColumns; ++c) {
-          sum[c] = fmaf(d.at[k], w[o + k][c], sum[c]);
-        }
-      }
-    }
-    Columns result;
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      result.at[c] = from_float<T>(sum[c]);
-    }
-    result.store(to);
-  }
-}
-
 constexpr int kSlab = 256;  // rows whose products a block sums
 
 /// Where partial sums of a slab go: [slabs, width], a row being dW and then db.
@@ -328,36 +255,6 @@ __global__ void __launch_bounds__(kWarp* kJoiners)
 }
 
 }  // namespace
-
-void narrow_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& dx,
-                           Write write) {
-  check_narrow(dy.cols());
-  const auto columns = static_cast<int>(dx.cols());
-  const auto outputs = static_cast<int>(dy.cols());
-  visit_float(dx.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const auto launch = [&](auto lane_columns, auto most_outputs) {
-      const dim3 grid(blocks_for(dx.rows(), kInputRows),
-                      blocks_for(columns, lane_columns.value * kWarp));
-      input_kernel<T, lane_columns.value, most_outputs.value>
-          <<<grid, kThreads, 0, stream_of(ctx)>>>(dy.f32(), weight.f32(), data_of<T>(dx), dx.rows(),
-                                                  columns, outputs, write == Write::kAccumulate);
-      CUDA_CHECK_LAUNCH();
-    };
-    const bool wide = rows_align<T>(dx, 8) && rows_align<float>(weight, 4);
-    if (wide && outputs <= 8) {
-      launch(Constant<8>{}, Constant<8>{});
-    } else if (wide && outputs <= 12) {
-      launch(Constant<8>{}, Constant<12>{});
-    } else if (wide && outputs <= 16) {
-      launch(Constant<8>{}, Constant<16>{});
-    } else if (wide) {
-      launch(Constant<4>{}, Constant<32>{});
-    } else {
-      launch(Constant<1>{}, Constant<32>{});
-    }
-  });
-}
 
 void narrow_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dweight,
                             const Tensor& dbias, Write write) {
