@@ -5,8 +5,10 @@
 #include <cctype>
 #include <cstdlib>
 #include <sstream>
+#include <utility>
 
 #include "core/file.h"
+#include "core/progress.h"
 #include "ops/kernel.cuh"
 
 namespace carope::cuda {
@@ -69,6 +71,12 @@ void Choices::keep(const std::string& name, const std::string& choice) {
   }
 }
 
+void Choices::tell_once() {
+  if (!std::exchange(told_, true)) {
+    tell("measuring which matrix products are fastest on this GPU (once for each shape)\n");
+  }
+}
+
 void Choices::faster(Context& ctx, const std::string& name, const Way& first, const Way& second) {
   const std::string* known = find(name);
   if (known == nullptr) {
@@ -109,6 +117,31 @@ float time_of(Context& ctx, const std::function<void()>& run) {
   }
   std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
   return times[kRuns / 2];
+}
+
+float sustained_time_of(Context& ctx, float once, const std::function<void()>& run) {
+  constexpr float kHeating = 60.0F;  // ms
+  constexpr float kTimed = 60.0F;
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+  CUDA_CHECK(cudaEventCreate(&begin));
+  CUDA_CHECK(cudaEventCreate(&end));
+  for (float ms = 0.0F; ms < kHeating; ms += once) {
+    run();
+  }
+  CUDA_CHECK(cudaEventRecord(begin, stream_of(ctx)));
+  int runs = 0;
+  for (float ms = 0.0F; ms < kTimed; ms += once) {
+    run();
+    ++runs;
+  }
+  CUDA_CHECK(cudaEventRecord(end, stream_of(ctx)));
+  CUDA_CHECK(cudaEventSynchronize(end));
+  float taken = 0.0F;
+  CUDA_CHECK(cudaEventElapsedTime(&taken, begin, end));
+  CUDA_CHECK(cudaEventDestroy(begin));
+  CUDA_CHECK(cudaEventDestroy(end));
+  return taken / static_cast<float>(runs);
 }
 
 void require_no_capture(const Context& ctx, const std::string& name) {

@@ -20,6 +20,9 @@ class Choices {
   const std::string* find(const std::string& name) const;
   void keep(const std::string& name, const std::string& choice);
 
+  /// Tells the user, the first time, that things are being measured.
+  void tell_once();
+
   /// Takes the faster of two ways to the same result. Where it is not known which that is, both are
   /// run, several times; one that returns false cannot be taken.
   using Way = std::function<bool()>;
@@ -28,10 +31,13 @@ class Choices {
  private:
   std::filesystem::path file_;  // empty: nothing is kept
   std::map<std::string, std::string> chosen_;
+  bool told_ = false;
 };
 
 /// The median time of a few runs, in ms.
 float time_of(Context& ctx, const std::function<void()>& run);
+/// The mean time of as many runs as heat a GPU; `once` is about how long one takes.
+float sustained_time_of(Context& ctx, float once, const std::function<void()>& run);
 
 /// Throws while a graph is captured, since nothing can be timed then; `name` says what was to be.
 void require_no_capture(const Context& ctx, const std::string& name);

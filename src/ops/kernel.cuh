@@ -124,17 +124,17 @@ __device__ Vec<T, N> pack(const float (&from)[N]) {
 /// of two bytes apart right where they are loaded, and so waits for them there; these it leaves
 /// alone.
 template <class T, int N>
-struct Words {
+struct RawRow {
   using Word = std::conditional_t<(sizeof(T) * N >= 4), std::uint32_t, T>;
   static constexpr int kCount = sizeof(T) * N / sizeof(Word);
   Vec<Word, kCount> words;
 
-  __device__ static Words load(const T* from) {
+  __device__ static RawRow load(const T* from) {
     return {Vec<Word, kCount>::load(reinterpret_cast<const Word*>(from))};
   }
 };
 template <class T, int N>
-__device__ void unpack(const Words<T, N>& from, float (&to)[N]) {
+__device__ void unpack(const RawRow<T, N>& from, float (&to)[N]) {
   if constexpr (sizeof(T) == 2 && N % 2 == 0) {
 #pragma unroll
     for (int i = 0; i < N; i += 2) {

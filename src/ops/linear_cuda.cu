@@ -100,11 +100,11 @@ __global__ void __launch_bounds__(kThreads, kSumBlocks)
     for (std::int64_t row = rows * blockIdx.y / gridDim.y + warp; row < end;
          row += kRowsAtOnce * kSumWarps) {
       // The loads come first and as they are: taking them apart would wait for each of them.
-      Words<T, N> loaded[kRowsAtOnce];
+      RawRow<T, N> loaded[kRowsAtOnce];
 #pragma unroll
       for (int i = 0; i < kRowsAtOnce; ++i) {
         const std::int64_t at = row + i * kSumWarps;
-        loaded[i] = at < end ? Words<T, N>::load(x + at * cols + col) : Words<T, N>{};
+        loaded[i] = at < end ? RawRow<T, N>::load(x + at * cols + col) : RawRow<T, N>{};
       }
 #pragma unroll
       for (int i = 0; i < kRowsAtOnce; ++i) {

@@ -42,7 +42,7 @@ struct Columns {
 /// What a lane has of a row. Zeros where the row or its columns end: they add nothing.
 template <class T, int kVectors>
 struct Row {
-  using Part = Words<T, kLanesOf<T>>;
+  using Part = RawRow<T, kLanesOf<T>>;
 
   Part dy[kVectors], x[kVectors], dx[kVectors];
   float mean, rstd;
