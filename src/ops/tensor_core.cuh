@@ -60,6 +60,13 @@ __device__ inline void copy_8_bytes(std::uint32_t to, const void* from, bool val
                "r"(valid ? 8 : 0)
                : "memory");
 }
+/// Closes a set of copies, to be waited for together.
+__device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Waits until at most kPending of this thread's sets are under way.
+template <int kPending>
+__device__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
 /// Waits until the whole block's copies have arrived.
 __device__ inline void finish_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
