@@ -51,8 +51,10 @@ __device__ SharedBarrier barrier_at(const std::uint64_t& barrier) {
   return {shared_address(&barrier)};
 }
 
-/// Barriers of the block: a tile's score gradients are written; they are read and may be replaced.
-enum : int { kWritten = 1, kRead = 2 };
+/// Barriers of the block, one for each group that adds dq: a tile's score gradients are there for
+/// it; it has read them, and the other group may replace its own.
+__device__ int written_for(int group) { return 1 + group; }
+__device__ int read_by(int group) { return 1 + kGroups + group; }
 
 /// The order in which tiles are brought and taken: of each head, of each block of keys.
 struct Place {
@@ -269,7 +271,7 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
   };
 
   if (group == 1) {
-    pass_by<kConsumers>(kRead);  // so that the first tile's score gradients may be written
+    pass_by<kConsumers>(read_by(1));  // so that the first tile's score gradients may be written
   }
   int n = 0;
   int blocks = 0;
@@ -290,7 +292,7 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
         const int stage = n % kStages;
         barrier_at(shared.filled[stage]).wait(n / kStages);
         if (tile < diagonal) {
-          pass_by<kConsumers>(kWritten);
+          pass_by<kConsumers>(written_for(0));
           free(shared.free[stage]);
           continue;
         }
@@ -335,7 +337,8 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
 
         const bool adds_dq = tile % kGroups == group;
         if (adds_dq) {
-          wait_at<kConsumers>(kRead);  // the other group has read those of the tile before
+          wait_at<kConsumers>(
+              read_by(1 - group));  // the other group has read those of the tile before
         }
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -343,23 +346,28 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
         }
         publish_to_products();
         if (!adds_dq) {
-          pass_by<kConsumers>(kWritten);
+          pass_by<kConsumers>(written_for(1 - group));
         } else {
-          wait_at<kConsumers>(kWritten);
+          wait_at<kConsumers>(written_for(group));
           GroupSums dq;
-          begin_products();
-          start_product<true, true>(
-              dq, SharedFactor::along_sum(shared_address(shared.score_gradients[0])),
-              SharedFactor::along_sum(shared_address(keys[0])), false);
-          if (tile > kGroups * block) {
+          const auto start = [&](int part) {
             start_product<true, true>(
-                dq, SharedFactor::along_sum(shared_address(shared.score_gradients[1])),
-                SharedFactor::along_sum(shared_address(keys[1])), true);
+                dq, SharedFactor::along_sum(shared_address(shared.score_gradients[part])),
+                SharedFactor::along_sum(shared_address(keys[part])), part > 0);
+          };
+          if (tile > kGroups * block) {
+            begin_products();
+            start(0);
+            start(1);
+            close_products();
+          } else {
+            begin_products();
+            start(0);
+            close_products();
           }
-          close_products();
           wait_for_products<0>();
           settle(dq);
-          pass_by<kConsumers>(kRead);
+          pass_by<kConsumers>(read_by(group));
           float4* const kept =
               shared.query_gradients[max(tile - kGroups, 0)] + threadIdx.x % kGroupThreads;
           if (block > 0) {
@@ -382,7 +390,7 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
     }
   }
   if (group == 0) {
-    wait_at<kConsumers>(kRead);
+    wait_at<kConsumers>(read_by(1));
   }
 }
 
