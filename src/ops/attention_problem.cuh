@@ -156,4 +156,8 @@ void plain_forward(cudaStream_t stream, const Problem<T>& problem);
 template <class T>
 void plain_backward(Context& ctx, const Problem<T>& problem, const Gradients<T>& gradients);
 
+/// The same on Hopper for short sequences of one document; false if that is not what it is, or this
+/// program was not compiled for Hopper. The pointers must suit tensor cores.
+bool hopper_backward(Context& ctx, const Problem<bf16>& problem, const Gradients<bf16>& gradients);
+
 }  // namespace carope::cuda::tiled

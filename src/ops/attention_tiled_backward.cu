@@ -420,6 +420,8 @@ void backward(Context& ctx, const Problem<bf16>& p, const Gradients<bf16>& g) {
   if (!suits_tensor_cores(p.dim, {p.q.data, p.k.data, p.v.data, p.out.data, g.dout.data, g.dq.data,
                                   g.dk.data, g.dv.data})) {
     plain_backward(ctx, p, g);
+  } else if (hopper_backward(ctx, p, g)) {
+    return;
   } else if (p.dim == 32) {
     launch_backward<32>(ctx, p, g);
   } else if (p.dim == 64) {

@@ -1,0 +1,197 @@
+#pragma once
+
+#include "ops/tensor_core.cuh"
+
+// What only Hopper has (sm_90a): products of four warps together, a warpgroup, which read their
+// factors from shared memory on their own, and barriers in shared memory.
+namespace carope::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+inline constexpr bool kHopper = true;
+#else
+inline constexpr bool kHopper = false;
+#endif
+
+/// A 64 x 64 result spread over a warpgroup. Lane l of warp w holds [4 n + 2 half + i] of row
+/// 16 w + 8 half + l / 4 and column 8 n + 2 (l % 4) + i.
+using GroupSums = float[32];
+/// A 64 x 64 left factor in registers: each warp has its 16 rows.
+using GroupFactor = Fragment[4];
+
+/// 64 rows of 64 bf16 that lie in shared memory as SharedRows<64> does, from an address that is a
+/// multiple of 1024, as a factor of such a product.
+class SharedFactor {
+ public:
+  /// Rows are the result's rows (of a left factor) or columns (of a right one).
+  static __device__ SharedFactor along_result(std::uint32_t address) { return {address, 32}; }
+  /// Rows are what the product sums over.
+  static __device__ SharedFactor along_sum(std::uint32_t address) { return {address, 16 * 128}; }
+
+  /// The part with elements 16 step .. 16 step + 15 of the sum, as the hardware is told: its
+  /// address, 1024 bytes from eight rows to the next eight, pieces permuted within 128 bytes.
+  __device__ std::uint64_t part(int step) const {
+    return (std::uint64_t{1} << 62) | (std::uint64_t{1024 >> 4} << 32) | (std::uint64_t{1} << 16) |
+           ((address_ + step * bytes_) >> 4);
+  }
+
+ private:
+  __device__ SharedFactor(std::uint32_t address, int bytes) : address_(address), bytes_(bytes) {}
+
+  std::uint32_t address_;
+  int bytes_;  // from one part to the next
+};
+
+/// Between writing registers and the products that use them.
+__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+/// Closes a set of products, to be waited for together.
+__device__ inline void close_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/// Waits until at most kPending sets are under way. Their results must not be touched before.
+template <int kPending>
+__device__ void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+/// Keeps the compiler from moving uses of a result to before the wait for it.
+__device__ inline void settle(GroupSums& sums) {
+#pragma unroll
+  for (float& sum : sums) {
+    asm volatile("" : "+f"(sum)::"memory");
+  }
+}
+
+/// Starts sums (+)= left right for 16 elements of the sum. kLeftSum, kRightSum: whether the factor
+/// is along_sum.
+template <bool kLeftSum, bool kRightSum>
+__device__ void start_multiply(GroupSums& sums, std::uint64_t left, std::uint64_t right, bool add) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "%32, %33, add, 1, 1, %35, %36;\n}"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]),
+        "+f"(sums[6]), "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]),
+        "+f"(sums[12]), "+f"(sums[13]), "+f"(sums[14]), "+f"(sums[15]), "+f"(sums[16]),
+        "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]), "+f"(sums[20]), "+f"(sums[21]),
+        "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]),
+        "+f"(sums[27]), "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31])
+      : "l"(left), "l"(right), "r"(static_cast<int>(add)), "n"(kLeftSum), "n"(kRightSum));
+#endif
+}
+template <bool kRightSum>
+__device__ void start_multiply(GroupSums& sums, const Fragment& left, std::uint64_t right,
+                               bool add) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "{%32, %33, %34, %35}, %36, add, 1, 1, %38;\n}"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]),
+        "+f"(sums[6]), "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]),
+        "+f"(sums[12]), "+f"(sums[13]), "+f"(sums[14]), "+f"(sums[15]), "+f"(sums[16]),
+        "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]), "+f"(sums[20]), "+f"(sums[21]),
+        "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]),
+        "+f"(sums[27]), "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31])
+      : "r"(left.part[0]), "r"(left.part[1]), "r"(left.part[2]), "r"(left.part[3]), "l"(right),
+        "r"(static_cast<int>(add)), "n"(kRightSum));
+#endif
+}
+
+/// Starts a product with a sum over 64.
+template <bool kLeftSum, bool kRightSum>
+__device__ void start_product(GroupSums& sums, const SharedFactor& left, const SharedFactor& right,
+                              bool add) {
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    start_multiply<kLeftSum, kRightSum>(sums, left.part(step), right.part(step), add || step > 0);
+  }
+}
+template <bool kRightSum>
+__device__ void start_product(GroupSums& sums, const GroupFactor& left, const SharedFactor& right,
+                              bool add) {
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    start_multiply<kRightSum>(sums, left[step], right.part(step), add || step > 0);
+  }
+}
+
+/// A result as the left factor of the next product.
+__device__ inline void as_left_factor(GroupFactor& factor, const GroupSums& sums) {
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      factor[step].part[i] = pack_bf16(sums[8 * step + 2 * i], sums[8 * step + 2 * i + 1]);
+    }
+  }
+}
+
+/// The inverse of SharedRows::load at its lane address.
+__device__ inline void store_fragment(std::uint32_t lane_address, const Fragment& f) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(lane_address),
+               "r"(f.part[0]), "r"(f.part[1]), "r"(f.part[2]), "r"(f.part[3])
+               : "memory");
+}
+
+/// Makes what this thread wrote to shared memory visible to products started after the next
+/// barrier.
+__device__ inline void publish_to_products() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/// A barrier in shared memory that opens each time `count` threads have arrived.
+struct SharedBarrier {
+  std::uint32_t address;
+
+  __device__ void init(int count) const {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address), "r"(count) : "memory");
+  }
+  __device__ void arrive() const {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(address) : "memory");
+  }
+  /// Waits for the opening number `time`, counted from 0; number -1 was before the beginning.
+  __device__ void wait(int time) const {
+    while (!has_opened(time & 1)) {
+    }
+  }
+
+ private:
+  __device__ bool has_opened(int parity) const {
+    int opened;
+    asm volatile(
+        "{\n.reg .pred opened;\n"
+        "mbarrier.try_wait.parity.shared.b64 opened, [%1], %2;\n"
+        "selp.b32 %0, 1, 0, opened;\n}"
+        : "=r"(opened)
+        : "r"(address), "r"(parity)
+        : "memory");
+    return opened != 0;
+  }
+};
+
+/// A barrier of the block by number, for kThreads of its threads: those that wait, and those that
+/// only say that they have come by.
+template <int kThreads>
+__device__ void wait_at(int barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+template <int kThreads>
+__device__ void pass_by(int barrier) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+
+/// Changes how many registers each thread of this warpgroup has: more, once others have left some.
+template <int kRegisters>
+__device__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ void leave_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+}  // namespace carope::cuda
