@@ -1,5 +1,5 @@
 #include "ops/rotate.cuh"
-#include "ops/sequence.h"
+#include "ops/sequence.cuh"
 
 namespace carope::cuda {
 namespace {
@@ -13,7 +13,7 @@ struct RotaryArgs {
   const std::uint32_t* increments;     // [P]
   const std::int32_t* document_start;  // [B, T] or null
   int length;                          // T
-  std::int64_t offset;
+  Offset offset;
   int heads;  // of q and k together
   Direction direction;
 };
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kRotaryThreads, 3)
   }
 
   const int start = args.document_start == nullptr ? 0 : args.document_start[n];
-  const auto steps = static_cast<std::uint32_t>(args.offset + t - start + 1);
+  const auto steps = static_cast<std::uint32_t>(args.offset.value() + t - start + 1);
   std::uint32_t phase[kGroup];
 #pragma unroll
   for (int i = 0; i < kGroup; ++i) {
@@ -73,7 +73,7 @@ void rotary(Context& ctx, const Rotary& rotary, const Sequence& seq, Direction d
       .increments = rotary.increments.data<std::uint32_t>(),
       .document_start = seq.document_start ? seq.document_start.data<std::int32_t>() : nullptr,
       .length = static_cast<int>(seq.length),
-      .offset = seq.offset,
+      .offset = Offset(seq),
       .heads = static_cast<int>(2 * rotary.heads),
       .direction = direction};
   const int blocks_per_row = ceil_div(args.length, kRotaryThreads / shape.groups());
