@@ -24,6 +24,11 @@ __device__ inline void wait_for_previous() {
 #endif
 }
 
+/// Asks for what is read later, so that it does not come from afar then.
+__device__ inline void ask_for(const void* at) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
 /// Launches a kernel early, where it was compiled for a device that can.
 template <class... Arguments>
 void launch_early(const Context& ctx, void (*kernel)(Arguments...), dim3 blocks, unsigned threads,

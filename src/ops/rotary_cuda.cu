@@ -1,3 +1,4 @@
+#include "ops/early_start.cuh"
 #include "ops/rotate.cuh"
 #include "ops/sequence.cuh"
 
@@ -22,6 +23,8 @@ struct RotaryArgs {
 template <class T, Access kAccess>
 __global__ void __launch_bounds__(kRotaryThreads, 3)
     rotary_kernel(const RotaryArgs args, int blocks_per_row, T* qkv) {
+  let_next_begin();
+  wait_for_previous();
   const int groups = args.shape.groups();
   const int tokens = kRotaryThreads / groups;  // a block
   const int group = static_cast<int>(threadIdx.x) % groups;
@@ -81,9 +84,8 @@ void rotary(Context& ctx, const Rotary& rotary, const Sequence& seq, Direction d
     using T = decltype(zero);
     const dim3 grid(static_cast<unsigned>(blocks_per_row * seq.batch),
                     static_cast<unsigned>(ceil_div(args.heads, kHeads<T>)));
-    rotary_kernel<T, access.value>
-        <<<grid, kRotaryThreads, 0, stream_of(ctx)>>>(args, blocks_per_row, data_of<T>(qkv));
-    CUDA_CHECK_LAUNCH();
+    launch_early(ctx, rotary_kernel<T, access.value>, grid, kRotaryThreads, args, blocks_per_row,
+                 data_of<T>(qkv));
   });
 }
 
