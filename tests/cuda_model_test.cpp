@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "generate/generator.h"
 #include "support/compare.h"
 #include "support/cuda_contexts.h"
 #include "support/device_model.h"
@@ -197,6 +198,69 @@ TEST_P(CudaDecoding, PiecesEqualTheWholeSequence) {
     EXPECT_LE((relative_error<float, float>(logits, expected)), tolerance_.logits)
         << pieces.size() << " pieces";
   }
+}
+
+/// What a reader expects after every token of a sequence, where it reads `prompt` tokens at once
+/// and the others one by one.
+std::vector<float> logits_of_reader(DeviceModel& model, std::span<const TokenId> tokens,
+                                    std::size_t prompt) {
+  SequenceReader reader(model.ctx(), model.gpt(), static_cast<std::int64_t>(tokens.size()));
+  reader.read(tokens.first(prompt));
+  std::vector<float> all;
+  for (std::size_t n = prompt; n < tokens.size(); ++n) {
+    reader.read(tokens.subspan(n, 1));
+    const std::span<const float> logits = reader.logits();
+    all.insert(all.end(), logits.begin(), logits.end());
+  }
+  return all;
+}
+
+TEST_P(CudaDecoding, RecordedStepsEqualTheWholeSequence) {
+  constexpr std::size_t kPrompt = 105;
+  constexpr std::int64_t kSteps = kLength - kPrompt;
+  RandomBatch batch = data();
+  DeviceModel model = on_cuda();
+  const std::int64_t vocabulary = model.gpt().config().vocabulary;
+  Activations whole = plan(model, Purpose::kInference);
+  std::vector<float> expected = model.logits(batch.view(), whole);
+  expected = {expected.begin() + static_cast<std::int64_t>(kPrompt) * vocabulary,
+              expected.begin() + kLength * vocabulary};  // of the first sequence
+
+  const std::vector<TokenId> tokens(batch.tokens.begin(), batch.tokens.begin() + kLength);
+  const std::vector<float> logits = logits_of_reader(model, tokens, kPrompt);
+  ASSERT_EQ(logits.size(), static_cast<std::size_t>(kSteps * vocabulary));
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    const auto row = [&](const std::vector<float>& rows) {
+      return std::vector(rows.begin() + step * vocabulary, rows.begin() + (step + 1) * vocabulary);
+    };
+    ASSERT_LE((relative_error<float, float>(row(logits), row(expected))), tolerance_.logits)
+        << "step " << step;
+  }
+  EXPECT_TRUE(same_bits(logits, logits_of_reader(model, tokens, kPrompt)));
+}
+
+TEST_P(CudaDecoding, RecordedStepsOutliveOtherWork) {
+  RandomBatch batch = data();
+  DeviceModel model = on_cuda();
+  const std::vector<TokenId> tokens(batch.tokens.begin(), batch.tokens.begin() + kLength);
+  const std::span<const TokenId> all(tokens);
+  const std::vector<float> expected = logits_of_reader(model, tokens, kLength - 1);
+
+  // A record exists before scratch has to grow, and pieces come between the steps.
+  DeviceModel fresh = on_cuda();
+  SequenceReader reader(fresh.ctx(), fresh.gpt(), kLength);
+  for (std::size_t n = 0; n < 5; ++n) {
+    reader.read(all.subspan(n, 1));
+  }
+  fresh.ctx().scratch({{std::int64_t{32} << 20}});
+  reader.read(all.subspan(5, 1));
+  reader.read(all.subspan(6, kLength - 8));
+  reader.read(all.subspan(kLength - 2, 1));
+  reader.read(all.last(1));
+  EXPECT_LE(
+      (relative_error<float, float>({reader.logits().begin(), reader.logits().end()}, expected)),
+      tolerance_.logits);
+  EXPECT_THROW(reader.read(all.first(1)), ConfigError) << "there is no room";
 }
 
 std::vector<Param> decoding_params() {

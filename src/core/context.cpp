@@ -54,6 +54,14 @@ void upload(Context& ctx, const void* from, const Tensor& to) {
   }
 }
 
+void download(Context& ctx, const Tensor& from, void* to) {
+  if (ctx.device().kind == DeviceKind::kCuda) {
+    cuda::download_on_stream(ctx.stream(), to, from.raw(), from.bytes());
+  } else {
+    std::memcpy(to, from.raw(), from.bytes());
+  }
+}
+
 void wait(Context& ctx) {
   if (ctx.device().kind == DeviceKind::kCuda) {
     cuda::wait_for_stream(ctx.stream());

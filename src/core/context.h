@@ -27,6 +27,8 @@ class Context {
   /// may be kept there while another operation runs. It grows to the largest request and is then
   /// kept, so a repeated step allocates nothing.
   Tensor scratch(const TensorSpec& spec);
+  /// Where scratch is until it grows.
+  const void* scratch_address() const { return scratch_.data(); }
 
   /// The type of a model's activations and of the weights in its matrix products; see Gpt.
   DType compute() const { return compute_; }
@@ -70,6 +72,9 @@ void clear(Context& ctx, const Tensor& tensor);
 /// Copies from this process's memory, which may be reused at once, in the order of the context's
 /// operations.
 void upload(Context& ctx, const void* from, const Tensor& to);
+/// Copies to this process's memory, in the order of the context's operations: it is there after
+/// wait(), unless that memory is not pinned, which makes this call wait.
+void download(Context& ctx, const Tensor& from, void* to);
 /// Waits until everything issued to the context is done.
 void wait(Context& ctx);
 

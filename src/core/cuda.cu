@@ -65,8 +65,45 @@ void upload_on_stream(void* stream, void* to, const void* from, std::size_t byte
       cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, static_cast<cudaStream_t>(stream)));
 }
 
+void download_on_stream(void* stream, void* to, const void* from, std::size_t bytes) {
+  CUDA_CHECK(
+      cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, static_cast<cudaStream_t>(stream)));
+}
+
 void wait_for_stream(void* stream) {
   CUDA_CHECK(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)));
+}
+
+std::shared_ptr<void> allocate_pinned(std::size_t bytes) {
+  void* data = nullptr;
+  CUDA_CHECK(cudaMallocHost(&data, bytes));
+  return {data, [](void* owned) { cudaFreeHost(owned); }};
+}
+
+std::shared_ptr<void> record_graph(void* stream, const std::function<void()>& issue) {
+  const auto on = static_cast<cudaStream_t>(stream);
+  CUDA_CHECK(cudaStreamBeginCapture(on, cudaStreamCaptureModeThreadLocal));
+  cudaGraph_t graph = nullptr;
+  try {
+    issue();
+  } catch (...) {
+    cudaStreamEndCapture(on, &graph);  // or the stream could not be used again
+    cudaGraphDestroy(graph);
+    cudaGetLastError();  // there may have been no graph to destroy
+    throw;
+  }
+  CUDA_CHECK(cudaStreamEndCapture(on, &graph));
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  CUDA_CHECK(status);
+  return {executable,
+          [](void* owned) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(owned)); }};
+}
+
+void launch_graph(void* stream, void* graph) {
+  CUDA_CHECK(
+      cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), static_cast<cudaStream_t>(stream)));
 }
 
 void clear(int device, void* data, std::size_t bytes) {

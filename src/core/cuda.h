@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,7 +30,15 @@ void* allocate(int device, std::size_t bytes);
 void release(int device, void* data) noexcept;
 void clear_on_stream(void* stream, void* data, std::size_t bytes);
 void upload_on_stream(void* stream, void* to, const void* from, std::size_t bytes);
+void download_on_stream(void* stream, void* to, const void* from, std::size_t bytes);
 void wait_for_stream(void* stream);
+
+/// Memory of this process that a device copies from and to by itself, while the process goes on.
+std::shared_ptr<void> allocate_pinned(std::size_t bytes);
+
+/// A cudaGraphExec_t of what `issue` gives to the stream, which does not run now.
+std::shared_ptr<void> record_graph(void* stream, const std::function<void()>& issue);
+void launch_graph(void* stream, void* graph);
 
 // These wait for everything issued to the device before, and until they are done.
 void clear(int device, void* data, std::size_t bytes);

@@ -42,11 +42,20 @@ SequenceReader::SequenceReader(Context& ctx, const Gpt& model, std::int64_t capa
     : ctx_(ctx),
       model_(model),
       state_(model.plan_decoding(1, capacity)),
-      single_(model.plan(1, 1, Purpose::kInference)) {}
+      single_(model.plan(1, 1, Purpose::kInference)) {
+  if (ctx.device().kind == DeviceKind::kCuda) {
+    step_.emplace(ctx, model);
+  }
+}
 
 void SequenceReader::read(std::span<const TokenId> piece) {
   const auto length = static_cast<std::int64_t>(piece.size());
   last_ = 0;  // should this fail, there are no logits
+  if (length == 1 && step_) {
+    step_logits_ = step_->read(ctx_, model_, piece.front(), single_, state_);
+    last_ = length;
+    return;
+  }
   if (length != 1 && (!piece_ || piece_->length != length)) {
     piece_.reset();  // before the next is planned: there is never room for both
     piece_.emplace(model_.plan(1, length, Purpose::kInference));
@@ -62,6 +71,9 @@ void SequenceReader::read(std::span<const TokenId> piece) {
 
 std::span<const float> SequenceReader::logits() {
   check<Error>(last_ > 0, "nothing was read yet that a token could follow");
+  if (last_ == 1 && step_) {
+    return step_logits_;
+  }
   const Activations& activations = last_ == 1 ? single_ : *piece_;
   const Tensor row = activations.shared.logits.slice_rows(0, 1);
   model_.logits(ctx_, activations, row);

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "generate/decode_step.h"
 #include "generate/sampler.h"
 #include "model/gpt.h"
 
@@ -32,10 +33,12 @@ class SequenceReader {
   DecodeState state_;
   Activations single_;                // for one token
   std::optional<Activations> piece_;  // for several
+  std::optional<DecodeStep> step_;    // reads one token on a GPU
   std::int64_t last_ = 0;             // tokens of the last piece
   std::vector<std::int32_t> tokens_;
   DeviceBatch device_batch_;
   std::vector<float> logits_;
+  std::span<const float> step_logits_;
 };
 
 /// How a prompt is continued.

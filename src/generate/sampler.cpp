@@ -1,15 +1,40 @@
 #include "generate/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <utility>
 
 #include "core/error.h"
+#include "ops/simd_cpu.h"
 
 namespace carope {
 namespace {
 
 constexpr std::uint64_t kStream = 0x73616D706C65;  // apart from what else a seed decides
+constexpr std::size_t kBlock = 64;  // values that are looked at together, for the machine's sake
+
+/// The highest of some values; NaN if any is not finite.
+float highest_of(std::span<const float> values) {
+  float highest = values.front();
+  float zero = 0.0F;  // but for x - x of what is not finite
+#pragma omp simd reduction(max : highest) reduction(+ : zero)
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    highest = values[i] > highest ? values[i] : highest;
+    zero += values[i] - values[i];
+  }
+  return highest + zero;
+}
+
+/// Calls visit(begin, block) for each block of some values.
+template <class T, class Visit>
+void for_each_block(std::span<T> values, const Visit& visit) {
+  for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {
+    visit(begin, values.subspan(begin, std::min(kBlock, values.size() - begin)));
+  }
+}
 
 }  // namespace
 
@@ -31,52 +56,164 @@ Sampler::Sampler(const SamplerConfig& config, std::vector<TokenId> allowed)
 }
 
 TokenId Sampler::pick(std::span<const float> logits, std::int64_t index) {
-  candidates_.clear();
-  for (const TokenId id : allowed_) {
-    check<ShapeError>(id < logits.size(), "token {} is not among the {} that have logits", id,
-                      logits.size());
-    check<Error>(std::isfinite(logits[id]),
-                 "the logit of token {} at place {} is {}: the model's weights are broken; use an "
-                 "earlier checkpoint",
-                 id, index, logits[id]);
-    candidates_.push_back({0.0, logits[id], id});
+  const std::span<const float> values = allowed_values(logits);
+  heights_.clear();
+  for_each_block(values, [&](std::size_t, std::span<const float> block) {
+    heights_.push_back(highest_of(block));
+  });
+  const float highest = highest_of(heights_);
+  if (!std::isfinite(highest)) {
+    refuse(values, index);
   }
-  const Candidate best = *std::min_element(candidates_.begin(), candidates_.end(), more_likely);
+  const auto peak = std::find(heights_.begin(), heights_.end(), highest) - heights_.begin();
+  const auto best =
+      std::find(values.begin() + peak * std::ptrdiff_t{kBlock}, values.end(), highest);
+  const TokenId best_id = allowed_[static_cast<std::size_t>(best - values.begin())];
   if (config_.temperature == 0.0) {
-    return best.id;
+    return best_id;
   }
-  keep_most_likely();
-  for (Candidate& candidate : candidates_) {
-    const double behind = static_cast<double>(candidate.logit) - best.logit;
-    candidate.weight = std::exp(behind / config_.temperature);
+  double left = random_.uniform(static_cast<std::uint64_t>(index));
+  const bool few = config_.top_k > 0 && config_.top_k < static_cast<std::int64_t>(values.size());
+  if (few) {
+    keep_most_likely(values);
+    for (Candidate& candidate : candidates_) {
+      const double behind = static_cast<double>(candidate.logit) - highest;
+      candidate.weight = std::exp(behind / config_.temperature);
+    }
+  } else {
+    weigh(values, highest);
   }
-  keep_nucleus();
-  double left = random_.uniform(static_cast<std::uint64_t>(index)) * total_weight();
+  if (config_.top_p < 1.0) {
+    keep_nucleus(few ? total_weight() : keep_likely(values, highest));
+  } else if (!few) {
+    return pick_of_all(left).value_or(best_id);
+  }
+  left *= total_weight();
   for (const Candidate& candidate : candidates_) {
     left -= candidate.weight;
     if (left < 0.0) {
       return candidate.id;
     }
   }
-  return best.id;  // rounding has left a little of the total
+  return best_id;  // rounding has left a little of the total
 }
 
-void Sampler::keep_most_likely() {
-  if (config_.top_k == 0 || config_.top_k >= static_cast<std::int64_t>(candidates_.size())) {
-    return;
+std::span<const float> Sampler::allowed_values(std::span<const float> logits) {
+  check<ShapeError>(allowed_.back() < logits.size(),
+                    "token {} is not among the {} that have logits", allowed_.back(),
+                    logits.size());
+  const std::size_t first = allowed_.front();
+  if (allowed_.back() - first + 1 == allowed_.size()) {
+    return logits.subspan(first, allowed_.size());  // nothing between them is left out
   }
+  values_.resize(allowed_.size());
+  std::transform(allowed_.begin(), allowed_.end(), values_.begin(),
+                 [&](TokenId id) { return logits[id]; });
+  return values_;
+}
+
+void Sampler::refuse(std::span<const float> values, std::int64_t index) const {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    check<Error>(std::isfinite(values[i]),
+                 "the logit of token {} at place {} is {}: the model's weights are broken; use an "
+                 "earlier checkpoint",
+                 allowed_[i], index, values[i]);
+  }
+}
+
+void Sampler::keep_most_likely(std::span<const float> values) {
+  // Every one of the k highest of all is as high as the lowest of the k highest blocks.
+  const auto k = static_cast<std::size_t>(config_.top_k);
+  float lowest = -std::numeric_limits<float>::infinity();
+  if (k <= heights_.size()) {
+    ranked_ = heights_;
+    const auto last = ranked_.begin() + config_.top_k - 1;
+    std::nth_element(ranked_.begin(), last, ranked_.end(), std::greater<>());
+    lowest = *last;
+  }
+  candidates_.clear();
+  for_each_block(values, [&](std::size_t begin, std::span<const float> block) {
+    if (heights_[begin / kBlock] < lowest) {
+      return;
+    }
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      if (block[i] >= lowest) {
+        candidates_.push_back({0.0, block[i], allowed_[begin + i]});
+      }
+    }
+  });
   const auto end = candidates_.begin() + config_.top_k;
   std::partial_sort(candidates_.begin(), end, candidates_.end(), more_likely);
   candidates_.erase(end, candidates_.end());
 }
 
-void Sampler::keep_nucleus() {
-  if (config_.top_p == 1.0) {
-    return;
+void Sampler::weigh(std::span<const float> values, float highest) {
+  weights_.resize(values.size());
+  double* const weights = weights_.data();
+#pragma omp simd
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    weights[i] = cpu::exp_f64((static_cast<double>(values[i]) - highest) / config_.temperature);
   }
+}
+
+std::optional<TokenId> Sampler::pick_of_all(double uniform) {
+  sums_.clear();
+  double total = 0.0;
+  for_each_block(std::span(weights_), [&](std::size_t, std::span<double> block) {
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      sum += block[i];
+    }
+    total += sums_.emplace_back(sum);
+  });
+  double left = uniform * total;
+  std::size_t block = 0;
+  while (block + 1 < sums_.size() && left >= sums_[block]) {
+    left -= sums_[block++];
+  }
+  for (std::size_t i = block * kBlock; i < weights_.size(); ++i) {
+    left -= weights_[i];
+    if (left < 0.0) {
+      return allowed_[i];
+    }
+  }
+  return std::nullopt;
+}
+
+double Sampler::keep_likely(std::span<const float> values, float highest) {
+  // Weights by their magnitude: whole classes are kept until they hold as much as is wanted.
+  constexpr std::size_t kClasses = 64;
+  constexpr double kClassesANat = 4.0;
+  std::array<double, kClasses> held{};
+  const auto class_of = [&](float value) {
+    const double nats = (static_cast<double>(highest) - value) / config_.temperature;
+    return static_cast<std::size_t>(std::min(nats * kClassesANat, kClasses - 1.0));
+  };
+  double total = 0.0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    held[class_of(values[i])] += weights_[i];
+  }
+  for (const double weight : held) {
+    total += weight;
+  }
+  std::size_t last = 0;
+  for (double sum = held[0]; last + 1 < kClasses && sum <= config_.top_p * total;) {
+    sum += held[++last];
+  }
+  candidates_.clear();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (class_of(values[i]) <= last) {
+      candidates_.push_back({weights_[i], values[i], allowed_[i]});
+    }
+  }
+  return total;
+}
+
+void Sampler::keep_nucleus(double total) {
   // A heap gives the most likely one by one, so what is cut off need not be sorted.
   const auto less_likely = [](const Candidate& a, const Candidate& b) { return more_likely(b, a); };
-  double wanted = config_.top_p * total_weight();
+  double wanted = config_.top_p * total;
   std::make_heap(candidates_.begin(), candidates_.end(), less_likely);
   auto kept = candidates_.end();
   while (kept != candidates_.begin() && wanted > 0.0) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -38,15 +39,30 @@ class Sampler {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
   }
 
-  void keep_most_likely();
-  /// Leaves the fewest that have top_p of all weight.
-  void keep_nucleus();
+  /// The logits of the allowed ids.
+  std::span<const float> allowed_values(std::span<const float> logits);
+  /// Says which value is not finite.
+  void refuse(std::span<const float> values, std::int64_t index) const;
+  /// Makes the top_k most likely the candidates, without their weights.
+  void keep_most_likely(std::span<const float> values);
+  /// Gives every allowed id its weight.
+  void weigh(std::span<const float> values, float highest);
+  std::optional<TokenId> pick_of_all(double uniform);
+  /// Makes candidates of at least those that have top_p of all weight; returns the weight of all.
+  double keep_likely(std::span<const float> values, float highest);
+  /// Leaves the fewest candidates that have top_p of the total.
+  void keep_nucleus(double total);
   double total_weight() const;
 
   const SamplerConfig config_;
   const std::vector<TokenId> allowed_;
   const Philox random_;
   std::vector<Candidate> candidates_;
+  // Room that is kept from token to token.
+  std::vector<float> values_;
+  std::vector<float> heights_;  // the highest value of each block
+  std::vector<float> ranked_;
+  std::vector<double> weights_, sums_;
 };
 
 }  // namespace carope

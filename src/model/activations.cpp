@@ -23,12 +23,13 @@ Normed take_normed(Arena& arena, std::int64_t rows, std::int64_t width, DType co
 }
 
 /// How many rows of logits exist at once. On the CPU, few enough to stay in the cache where the
-/// vocabulary is small, and enough to keep a matrix product busy where it is large. On a GPU, as
-/// many as 2 GiB of bf16 hold, in equal parts: each part adds to the gradient of the whole table.
-std::int64_t logit_rows(std::int64_t rows, std::int64_t vocabulary, Device device) {
+/// vocabulary is small, and enough to keep a matrix product busy where it is large. On a GPU, in
+/// equal parts, as many as 2 GiB of bf16 hold in training, where each part adds to the gradient of
+/// the whole table; otherwise as many as 1 GiB of fp32 holds.
+std::int64_t logit_rows(std::int64_t rows, std::int64_t vocabulary, bool training, Device device) {
   if (device.kind == DeviceKind::kCuda) {
-    constexpr std::int64_t kMost = std::int64_t{1} << 30;
-    const std::int64_t parts = (rows * vocabulary + kMost - 1) / kMost;
+    const std::int64_t most = std::int64_t{1} << (training ? 30 : 28);
+    const std::int64_t parts = (rows * vocabulary + most - 1) / most;
     return (rows + parts - 1) / parts;
   }
   constexpr std::int64_t kElements = std::int64_t{2} << 20;
@@ -88,8 +89,9 @@ Activations::Activations(const GptConfig& config, const PositionEncoding& encodi
     total_loss = arena.take({{1}, DType::kF64});
     shared.branch = arena.take({{rows, width}, compute});
     // What is sampled from or scored comes unrounded; a training step reads and writes its logits.
-    shared.logits = arena.take({{logit_rows(rows, config.vocabulary, device), config.vocabulary},
-                                training ? compute : DType::kF32});
+    shared.logits =
+        arena.take({{logit_rows(rows, config.vocabulary, training, device), config.vocabulary},
+                    training ? compute : DType::kF32});
     shared.position = take_all(arena, encoding.workspace(seq));
     if (training) {
       shared.dresidual = arena.take({{rows, width}, compute});

@@ -18,6 +18,10 @@ void check_ids(const Tensor& ids, std::int64_t lowest, std::int64_t vocabulary, 
 
 }  // namespace
 
+void check_tokens(const Tensor& tokens, std::int64_t vocabulary) {
+  check_ids(tokens, 0, vocabulary, "token");
+}
+
 std::int64_t count_targets(const Tensor& targets) {
   const auto* ids = targets.data<std::int32_t>();
   return std::count_if(ids, ids + targets.size(), [](std::int32_t id) { return id >= 0; });
@@ -41,7 +45,7 @@ Batch DeviceBatch::upload(Context& ctx, const Batch& host, std::int64_t vocabula
   if (ctx.device() == Device{}) {
     return host;
   }
-  check_ids(host.tokens, 0, vocabulary, "token");
+  check_tokens(host.tokens, vocabulary);
   if (host.targets) {
     constexpr std::int64_t kLowest = std::numeric_limits<std::int32_t>::min();
     check_ids(host.targets, kLowest, vocabulary, "target");

@@ -21,6 +21,9 @@ struct Batch {
   Batch slice(std::int64_t row, std::int64_t rows) const;
 };
 
+/// Throws if a token, on the CPU, is outside the vocabulary.
+void check_tokens(const Tensor& tokens, std::int64_t vocabulary);
+
 /// How many targets are counted; they must be on the CPU.
 std::int64_t count_targets(const Tensor& targets);
 

@@ -149,6 +149,22 @@ LayerView Gpt::view(std::size_t layer, const Activations& a, DecodeState* state)
           .state = state == nullptr ? std::span<const Tensor>{} : state->layers[layer].position};
 }
 
+void Gpt::check_positions(std::int64_t length) const {
+  const auto bound = encoding_->max_length();
+  check<ConfigError>(
+      !bound || length <= *bound,
+      "a sequence of {} tokens is past the {} positions of the encoding '{}'; use at most {}",
+      length, bound.value_or(0), config_.encoding, bound.value_or(0));
+}
+
+void Gpt::check_room(const DecodeState& state, std::int64_t tokens) const {
+  const std::int64_t capacity = state.layers.front().cache.keys.dim(1);
+  check<ConfigError>(state.seen + tokens <= capacity,
+                     "{} tokens do not fit a decode state of {}; make it longer",
+                     state.seen + tokens, capacity);
+  check_positions(state.seen + tokens);
+}
+
 Sequence Gpt::checked(const Sequence& given, const Activations& a, const DecodeState* state) const {
   check<ShapeError>(given.batch == a.batch && given.length == a.length,
                     "activations were planned for {} x {} tokens, not {} x {}", a.batch, a.length,
@@ -163,15 +179,10 @@ Sequence Gpt::checked(const Sequence& given, const Activations& a, const DecodeS
     check<ShapeError>(keys.dim(0) == seq.batch, "the decode state is for {} sequences, not {}",
                       keys.dim(0), seq.batch);
     check<ShapeError>(!seq.document_start, "packed documents cannot be decoded");
-    check<ConfigError>(seq.offset + seq.length <= keys.dim(1),
-                       "{} tokens do not fit a decode state of {}; make it longer",
-                       seq.offset + seq.length, keys.dim(1));
+    check_room(*state, seq.length);
+  } else {
+    check_positions(seq.length);
   }
-  const auto bound = encoding_->max_length();
-  check<ConfigError>(
-      !bound || seq.offset + seq.length <= *bound,
-      "a sequence of {} tokens is past the {} positions of the encoding '{}'; use at most {}",
-      seq.offset + seq.length, bound.value_or(0), config_.encoding, bound.value_or(0));
   return seq;
 }
 

@@ -40,6 +40,9 @@ class Gpt {
   Activations plan(std::int64_t batch, std::int64_t length, Purpose purpose) const;
   DecodeState plan_decoding(std::int64_t batch, std::int64_t capacity) const;
 
+  /// Throws unless the state has room for so many more tokens, and the encoding positions.
+  void check_room(const DecodeState& state, std::int64_t tokens) const;
+
   /// Runs the blocks; the result is a.final_normed. With a decode state the tokens continue those
   /// it has seen, and it then has seen them too; a token's results are then the same bits however
   /// the sequence is cut, and whichever others are in the batch.
@@ -69,6 +72,7 @@ class Gpt {
   void backward(Context& ctx, const Batch& batch, Activations& a, Write write);
   /// The sequence with its offset, or an error before anything is computed.
   Sequence checked(const Sequence& given, const Activations& a, const DecodeState* state) const;
+  void check_positions(std::int64_t length) const;
   double read_mean_loss(Context& ctx, const Batch& batch, Activations& a) const;
   LayerView view(std::size_t layer, const Activations& a, DecodeState* state) const;
 

@@ -1,4 +1,6 @@
 #include "ops/attention_problem.cuh"
+#include "ops/early_start.cuh"
+#include "ops/sequence.cuh"
 
 namespace carope::cuda {
 namespace {
@@ -55,12 +57,118 @@ struct PartialSoftmax {
   }
 };
 
-/// One part of the keys of one query and head. kDim / N lanes share a key, N elements each; every
-/// such group has a softmax of its own until the end. Parts [row, part, 2 + kDim] hold max, sum and
-/// the weighted sum of values.
+template <class T>
+bool aligned(std::initializer_list<const T*> pointers, std::int64_t width) {
+  bool all = width % kLanesOf<T> == 0;
+  for (const T* pointer : pointers) {
+    all = all && reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+  }
+  return all;
+}
+
+/// Attention from a few new tokens, whose queries are decoded one by one. Their keys and values are
+/// the problem's k and v, and go into the cache.
+template <class T>
+struct Decoding {
+  Problem<T> p;
+  Rows<T> keys, values;  // of the cache
+  Offset offset;
+  int unit;        // keys that a block takes at once
+  int most_parts;  // that the keys of a query and head are split into
+  float* parts;    // [row, part, 2 + D] max, sum and the weighted sum of values
+  int* arrived;    // [row] parts that are done; 0 before and after
+};
+
+/// Which part of the keys of which query and head a block works on. Where only the device knows how
+/// many keys there are, some blocks find that there is nothing left for them.
+struct Place {
+  int row;  // (b * T + t) * H + h
+  int b, t, h, part;
+  int offset, position;
+  int parts;        // that there are
+  int first, last;  // keys
+
+  template <class T>
+  __device__ explicit Place(const Decoding<T>& d)
+      : row(blockIdx.x / d.most_parts),
+        b(row / d.p.heads / d.p.queries),
+        t(row / d.p.heads % d.p.queries),
+        h(row % d.p.heads),
+        part(blockIdx.x % d.most_parts),
+        offset(static_cast<int>(d.offset.value())),
+        position(offset + t) {
+    const int units = position / d.unit + 1;
+    const int keys = (units + d.most_parts - 1) / d.most_parts * d.unit;  // a part
+    parts = position / keys + 1;
+    first = part * keys;
+    last = min(first + keys, position + 1);
+  }
+
+  /// Where the vector of a key is: those of the new tokens are not yet in the cache.
+  template <class T>
+  __device__ const T* vector(const T* cached, std::int64_t stride, const T* added,
+                             std::int64_t added_stride, int key) const {
+    return key < offset ? cached + key * stride : added + (key - offset) * added_stride;
+  }
+};
+
+/// Keeps a column of a part, or of the result where there is one part only.
+template <class T>
+__device__ void store_column(const Decoding<T>& d, const Place& place, int column,
+                             const PartialSoftmax<1>& softmax) {
+  if (place.parts == 1) {
+    d.p.out.head(place.b, place.h, d.p.dim)[place.t * d.p.out.row_stride + column] =
+        from_float<T>(softmax.out[0] / softmax.sum);
+    return;
+  }
+  float* const part = d.parts + static_cast<std::int64_t>(blockIdx.x) * (2 + d.p.dim);
+  part[2 + column] = softmax.out[0];
+  if (column == 0) {
+    part[0] = softmax.max;
+    part[1] = softmax.sum;
+  }
+}
+
+/// Joins the parts of a query and head, in their order, in the block that is done last.
+template <class T>
+__device__ void join_parts(const Decoding<T>& d, const Place& place) {
+  __shared__ int is_last[1];
+  if (place.parts == 1) {
+    return;
+  }
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    is_last[0] = atomicAdd(d.arrived + place.row, 1) == place.parts - 1 ? 1 : 0;
+    if (is_last[0] == 1) {
+      d.arrived[place.row] = 0;
+    }
+    __threadfence();
+  }
+  __syncthreads();
+  if (is_last[0] == 0) {
+    return;
+  }
+  const int pitch = 2 + d.p.dim;
+  const float* mine = d.parts + static_cast<std::int64_t>(place.row) * d.most_parts * pitch;
+  T* const out = d.p.out.head(place.b, place.h, d.p.dim) + place.t * d.p.out.row_stride;
+  for (int c = threadIdx.x; c < d.p.dim; c += kThreads) {
+    PartialSoftmax<1> all;
+    for (int i = 0; i < place.parts; ++i) {
+      const float* part = mine + i * pitch;  // past the first-level cache: other blocks wrote it
+      const float max = __ldcg(part);
+      const float weight = expf(max - all.raise(max));
+      all.sum += weight * __ldcg(part + 1);
+      all.out[0] += weight * __ldcg(part + 2 + c);
+    }
+    out[c] = from_float<T>(all.out[0] / all.sum);
+  }
+}
+
+/// Attends to one part. kDim / N lanes share a key, N elements each; every such group has a softmax
+/// of its own until the end.
 template <class T, int kDim>
-__global__ void __launch_bounds__(kThreads)
-    attend_part(const Problem<T> p, int part_count, int keys_a_part, float* parts) {
+__global__ void __launch_bounds__(kThreads) attend_part(const Decoding<T> d) {
   constexpr int N = kLanesOf<T>;
   constexpr int kLanes = kDim / N;
   constexpr int kGroups = kThreads / kLanes;
@@ -69,41 +177,47 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ float group_sum[kGroups];
   __shared__ float group_out[kGroups][kDim];
 
-  const int row = blockIdx.x / part_count;  // (b * T + t) * H + h
-  const int part = blockIdx.x % part_count;
-  const int h = row % p.heads;
-  const int t = row / p.heads % p.queries;
-  const int b = row / p.heads / p.queries;
+  const Problem<T>& p = d.p;
+  let_next_begin();
+  wait_for_previous();
+  const Place place(d);
+  if (place.part >= place.parts) {
+    return;
+  }
   const int group = threadIdx.x / kLanes;
   const int column = threadIdx.x % kLanes * N;
-  const int position = p.offset + t;
-  const int first = part * keys_a_part;
-  const int last = min(first + keys_a_part, position + 1);
-  const float slope = p.slope(h);
-  const T* k = p.k.head(b, h, kDim) + column;
-  const T* v = p.v.head(b, h, kDim) + column;
-  const auto raw_q = Vec<T, N>::load(p.q.head(b, h, kDim) + t * p.q.row_stride + column);
+  const float slope = p.slope(place.h);
+  T* const k = d.keys.head(place.b, place.h, kDim) + column;
+  T* const v = d.values.head(place.b, place.h, kDim) + column;
+  const T* new_k = p.k.head(place.b, place.h, kDim) + column;
+  const T* new_v = p.v.head(place.b, place.h, kDim) + column;
   float q[N];
+  unpack(Vec<T, N>::load(p.q.head(place.b, place.h, kDim) + place.t * p.q.row_stride + column), q);
 #pragma unroll
-  for (int i = 0; i < N; ++i) {
-    q[i] = to_float(raw_q.at[i]) * p.scale;
+  for (float& element : q) {
+    element *= p.scale;
   }
 
   PartialSoftmax<N> softmax;
-  for (int start = first; start < last; start += kGroups * kKeysAtOnce) {
+  for (int start = place.first; start < place.last; start += kGroups * kKeysAtOnce) {
     Vec<T, N> keys[kKeysAtOnce], values[kKeysAtOnce];
 #pragma unroll
     for (int j = 0; j < kKeysAtOnce; ++j) {
       // Past the end the last key is read again, and its score ignored below.
-      const std::int64_t key = min(start + j * kGroups + group, last - 1);
-      keys[j] = Vec<T, N>::load(k + key * p.k.row_stride);
-      values[j] = Vec<T, N>::load(v + key * p.v.row_stride);
+      const int key = min(start + j * kGroups + group, place.last - 1);
+      keys[j] = Vec<T, N>::load(place.vector<T>(k, d.keys.row_stride, new_k, p.k.row_stride, key));
+      values[j] =
+          Vec<T, N>::load(place.vector<T>(v, d.values.row_stride, new_v, p.v.row_stride, key));
     }
     float scores[kKeysAtOnce];
     float largest = kNegativeInfinity;
 #pragma unroll
     for (int j = 0; j < kKeysAtOnce; ++j) {
       const int key = start + j * kGroups + group;
+      if (key == place.position) {
+        keys[j].store(k + key * d.keys.row_stride);
+        values[j].store(v + key * d.values.row_stride);
+      }
       float score = 0.0F;
 #pragma unroll
       for (int i = 0; i < N; ++i) {
@@ -113,8 +227,8 @@ __global__ void __launch_bounds__(kThreads)
       for (int step = kLanes / 2; step > 0; step /= 2) {
         score += __shfl_xor_sync(kAllLanes, score, step);
       }
-      scores[j] =
-          key < last ? score - slope * static_cast<float>(position - key) : kNegativeInfinity;
+      scores[j] = key < place.last ? score - slope * static_cast<float>(place.position - key)
+                                   : kNegativeInfinity;
       largest = fmaxf(largest, scores[j]);
     }
     const float shift = softmax.raise(largest);
@@ -138,7 +252,6 @@ __global__ void __launch_bounds__(kThreads)
     group_out[group][column + i] = softmax.out[i];
   }
   __syncthreads();
-  float* const result = parts + static_cast<std::int64_t>(blockIdx.x) * (2 + kDim);
   for (int c = threadIdx.x; c < kDim; c += kThreads) {
     PartialSoftmax<1> all;
     for (int g = 0; g < kGroups; ++g) {
@@ -146,74 +259,129 @@ __global__ void __launch_bounds__(kThreads)
       all.sum += weight * group_sum[g];
       all.out[0] += weight * group_out[g][c];
     }
-    result[2 + c] = all.out[0];
-    if (c == 0) {
-      result[0] = all.max;
-      result[1] = all.sum;
-    }
+    store_column(d, place, c, all);
   }
+  join_parts(d, place);
 }
 
-/// Joins the parts of one query and head, a thread a column.
+/// The same for any head dimension: a thread has a key for the scores, and columns for the sums.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    join_parts(const Problem<T> p, int part_count, const float* parts) {
-  const int row = blockIdx.x;
-  const int token = row / p.heads;
-  const int pitch = 2 + p.dim;
-  const float* mine = parts + static_cast<std::int64_t>(row) * part_count * pitch;
-  T* const out =
-      p.out.head(token / p.queries, row % p.heads, p.dim) + token % p.queries * p.out.row_stride;
+__global__ void __launch_bounds__(kThreads) attend_part_of_any(const Decoding<T> d) {
+  extern __shared__ __align__(16) float out[];  // [D]
+  __shared__ float weights[kThreads];
+
+  const Problem<T>& p = d.p;
+  const Place place(d);
+  if (place.part >= place.parts) {
+    return;
+  }
+  const float slope = p.slope(place.h);
+  T* const k = d.keys.head(place.b, place.h, p.dim);
+  T* const v = d.values.head(place.b, place.h, p.dim);
+  const T* new_k = p.k.head(place.b, place.h, p.dim);
+  const T* new_v = p.v.head(place.b, place.h, p.dim);
+  const T* q = p.q.head(place.b, place.h, p.dim) + place.t * p.q.row_stride;
   for (int c = threadIdx.x; c < p.dim; c += kThreads) {
-    PartialSoftmax<1> all;
-    for (int i = 0; i < part_count; ++i) {
-      const float* part = mine + i * pitch;
-      const float weight = expf(part[0] - all.raise(part[0]));
-      all.sum += weight * part[1];
-      all.out[0] += weight * part[2 + c];
+    out[c] = 0.0F;
+    if (place.part == place.parts - 1) {
+      k[place.position * d.keys.row_stride + c] = new_k[place.t * p.k.row_stride + c];
+      v[place.position * d.values.row_stride + c] = new_v[place.t * p.v.row_stride + c];
     }
-    out[c] = from_float<T>(all.out[0] / all.sum);
   }
-}
 
-template <class T, int kDim>
-void decode(Context& ctx, const Problem<T>& p) {
-  constexpr int kKeysABlock = kThreads / (kDim / kLanesOf<T>)*kKeysAtOnce;
-  const int keys = p.offset + p.queries;
-  const std::int64_t rows = static_cast<std::int64_t>(p.batch) * p.queries * p.heads;
-  const int most_parts = static_cast<int>(ceil_div<std::int64_t>(kBlocksWanted, rows));
-  const int rounds = ceil_div(ceil_div(keys, kKeysABlock), most_parts);
-  const int keys_a_part = rounds * kKeysABlock;
-  const int part_count = ceil_div(keys, keys_a_part);
-  float* const parts = ctx.scratch({{rows, part_count, 2 + kDim}, DType::kF32}).f32();
-  const cudaStream_t stream = stream_of(ctx);
-  launch(attend_part<T, kDim>, rows * part_count, kThreads, 0, stream, p, part_count, keys_a_part,
-         parts);
-  launch(join_parts<T>, rows, kThreads, 0, stream, p, part_count, static_cast<const float*>(parts));
-}
-
-template <class T>
-bool aligned(std::initializer_list<const T*> pointers, std::int64_t width) {
-  bool all = width % kLanesOf<T> == 0;
-  for (const T* pointer : pointers) {
-    all = all && reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+  PartialSoftmax<1> softmax;  // its sum, and `out` for each column, in every thread alike
+  for (int start = place.first; start < place.last; start += kThreads) {
+    const int key = start + static_cast<int>(threadIdx.x);
+    float score = kNegativeInfinity;
+    if (key < place.last) {
+      const T* vector = place.vector<T>(k, d.keys.row_stride, new_k, p.k.row_stride, key);
+      score = 0.0F;
+      for (int c = 0; c < p.dim; ++c) {
+        score += to_float(q[c]) * p.scale * to_float(vector[c]);
+      }
+      score -= slope * static_cast<float>(place.position - key);
+    }
+    __syncthreads();  // the weights before were used
+    weights[threadIdx.x] = score;
+    __syncthreads();
+    const int count = min(kThreads, place.last - start);
+    float largest = kNegativeInfinity;
+    for (int i = 0; i < count; ++i) {
+      largest = fmaxf(largest, weights[i]);
+    }
+    softmax.out[0] = 1.0F;
+    const float shift = softmax.raise(largest);
+    const float shrink = softmax.out[0];
+    for (int i = 0; i < count; ++i) {
+      softmax.sum += expf(weights[i] - shift);
+    }
+    for (int c = threadIdx.x; c < p.dim; c += kThreads) {
+      float sum = out[c] * shrink;
+      for (int i = 0; i < count; ++i) {
+        const T* vector = place.vector<T>(v, d.values.row_stride, new_v, p.v.row_stride, start + i);
+        sum += expf(weights[i] - shift) * to_float(vector[c]);
+      }
+      out[c] = sum;
+    }
   }
-  return all;
+  for (int c = threadIdx.x; c < p.dim; c += kThreads) {
+    softmax.out[0] = out[c];
+    store_column(d, place, c, softmax);
+  }
+  join_parts(d, place);
 }
 
+/// Counts of parts that are done, zero between kernels.
+struct Arrivals {
+  explicit Arrivals(const Context& ctx) : memory(ctx.device(), kBlocksWanted * sizeof(int)) {
+    clear(memory.data(), memory.bytes(), memory.device());
+  }
+
+  Memory memory;
+};
+
+/// The split depends on how many keys there are, not on who knows: a token's bits are the same
+/// whether its offset is a number here or on the device.
 template <class T>
-void attend(Context& ctx, const Problem<T>& p) {
-  const bool decodes =
-      p.queries <= kMostDecoded && aligned<T>({p.q.data, p.k.data, p.v.data}, p.dim);
-  if (decodes && p.dim == 32) {
-    decode<T, 32>(ctx, p);
-  } else if (decodes && p.dim == 64) {
-    decode<T, 64>(ctx, p);
-  } else if (decodes && p.dim == 128) {
-    decode<T, 128>(ctx, p);
+void decode(Context& ctx, Decoding<T> d, std::int64_t capacity) {
+  const int dim = d.p.dim;
+  const bool wide =
+      aligned<T>({d.p.q.data, d.p.k.data, d.p.v.data, d.keys.data, d.values.data}, dim) &&
+      (dim == 32 || dim == 64 || dim == 128);
+  d.unit = wide ? kThreads / (dim / kLanesOf<T>)*kKeysAtOnce : kThreads;
+  const std::int64_t rows = static_cast<std::int64_t>(d.p.batch) * d.p.queries * d.p.heads;
+  d.most_parts = static_cast<int>(std::min(ceil_div<std::int64_t>(kBlocksWanted, rows),
+                                           ceil_div<std::int64_t>(capacity, d.unit)));
+  const Shape parts{rows, d.most_parts, 2 + dim};
+  d.parts = ctx.scratch({parts, DType::kF32}).f32();
+  d.arrived = static_cast<int*>(ctx.state<Arrivals>().memory.data());
+  const auto blocks = static_cast<unsigned>(rows * d.most_parts);
+  if (wide && dim == 32) {
+    launch_early(ctx, attend_part<T, 32>, dim3(blocks), kThreads, d);
+  } else if (wide && dim == 64) {
+    launch_early(ctx, attend_part<T, 64>, dim3(blocks), kThreads, d);
+  } else if (wide) {
+    launch_early(ctx, attend_part<T, 128>, dim3(blocks), kThreads, d);
   } else {
-    forward(stream_of(ctx), p);
+    launch(attend_part_of_any<T>, blocks, kThreads, dim * sizeof(float), stream_of(ctx), d);
   }
+}
+
+template <class T>
+void append_all(Context& ctx, const Sequence& seq, const Tensor& qkv, const KeyValueCache& cache) {
+  const std::int64_t width = cache.keys.cols();
+  const std::int64_t capacity = cache.keys.dim(1);
+  T* const new_rows = data_of<T>(qkv);
+  T* const keys = data_of<T>(cache.keys);
+  T* const values = data_of<T>(cache.values);
+  constexpr int N = kLanesOf<T>;
+  const bool wide = aligned<T>({new_rows, keys, values}, width);
+  const std::int64_t pieces = seq.tokens() * width / (wide ? N : 1);
+  launch(wide ? append<T, N> : append<T, 1>,
+         std::min<std::int64_t>(ceil_div<std::int64_t>(pieces, kThreads), 4096), kThreads, 0,
+         stream_of(ctx), static_cast<const T*>(new_rows), keys, values, static_cast<int>(seq.batch),
+         static_cast<int>(seq.length), static_cast<int>(width), capacity,
+         static_cast<int>(seq.offset));
 }
 
 }  // namespace
@@ -222,24 +390,21 @@ void attention_cached(Context& ctx, const Attention& attention, const Sequence& 
                       const Tensor& qkv, const KeyValueCache& cache, const Tensor& out) {
   visit_float(qkv.dtype(), [&](auto type) {
     using T = decltype(type);
-    const std::int64_t width = out.cols();
     const std::int64_t capacity = cache.keys.dim(1);
-    T* const new_rows = data_of<T>(qkv);
-    T* const keys = data_of<T>(cache.keys);
-    T* const values = data_of<T>(cache.values);
-    constexpr int N = kLanesOf<T>;
-    const bool wide = aligned<T>({new_rows, keys, values}, width);
-    const std::int64_t pieces = seq.tokens() * width / (wide ? N : 1);
-    launch(wide ? append<T, N> : append<T, 1>,
-           std::min<std::int64_t>(ceil_div<std::int64_t>(pieces, kThreads), 4096), kThreads, 0,
-           stream_of(ctx), static_cast<const T*>(new_rows), keys, values,
-           static_cast<int>(seq.batch), static_cast<int>(seq.length), static_cast<int>(width),
-           capacity, static_cast<int>(seq.offset));
-
     Problem<T> problem = problem_of<T>(attention, seq, qkv, out);
+    if (seq.length <= kMostDecoded) {
+      decode<T>(ctx,
+                {.p = problem,
+                 .keys = rows_of<T>(cache.keys, capacity),
+                 .values = rows_of<T>(cache.values, capacity),
+                 .offset = Offset(seq)},
+                capacity);
+      return;
+    }
+    append_all<T>(ctx, seq, qkv, cache);
     problem.k = rows_of<const T>(cache.keys, capacity);
     problem.v = rows_of<const T>(cache.values, capacity);
-    attend(ctx, problem);
+    forward(stream_of(ctx), problem);
   });
 }
 

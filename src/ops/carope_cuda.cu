@@ -1,4 +1,5 @@
 #include "ops/carope_scan.cuh"
+#include "ops/early_start.cuh"
 
 namespace carope::cuda {
 namespace {
@@ -98,6 +99,8 @@ template <class T, Access kAccess>
 __global__ void __launch_bounds__(kThreads, kRotateBlocks<T, kAccess>)
     rotate_kernel(const CaropeArgs args, T* qkv, std::uint32_t* state) {
   __shared__ Tile tile;
+  let_next_begin();
+  wait_for_previous();
   const Place place(args, args.spans);
   const HeadRow head = args.row_of(place.row, place.head);
   const int pairs = args.head.pairs;
@@ -152,9 +155,8 @@ void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tenso
   }
   visit_groups({qkv}, args.head, [&](auto zero, auto access) {
     using T = decltype(zero);
-    rotate_kernel<T, access.value>
-        <<<args.blocks(args.spans), kThreads, 0, stream_of(ctx)>>>(args, data_of<T>(qkv), phase);
-    CUDA_CHECK_LAUNCH();
+    launch_early(ctx, rotate_kernel<T, access.value>, dim3(args.blocks(args.spans)), kThreads, args,
+                 data_of<T>(qkv), phase);
   });
 }
 

@@ -5,6 +5,8 @@
 #include <type_traits>
 
 #include "ops/choices_cuda.h"
+#include "ops/few_rows_cuda.h"
+#include "ops/gelu.cuh"
 #include "ops/kernel.cuh"
 #include "ops/matmul_cuda.h"
 #include "ops/narrow_linear_cuda.h"
@@ -14,19 +16,6 @@ namespace carope::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-/// tanh-GELU and its derivative, as the CPU has them.
-__device__ float gelu_tanh(float x) {
-  constexpr float kSqrt2OverPi = 0.7978845608028654F;
-  return tanhf(kSqrt2OverPi * (x + 0.044715F * x * x * x));
-}
-__device__ float gelu_of(float x) { return 0.5F * x * (1.0F + gelu_tanh(x)); }
-__device__ float gelu_derivative(float x) {
-  constexpr float kSqrt2OverPi = 0.7978845608028654F;
-  const float t = gelu_tanh(x);
-  return 0.5F * (1.0F + t) +
-         0.5F * x * (1.0F - t * t) * kSqrt2OverPi * (1.0F + 3.0F * 0.044715F * x * x);
-}
 
 /// y[i] = function(x[i]), or function(x[i], y[i]) if it takes both; `N` elements at a time.
 template <int N, class T, class Function>
@@ -219,6 +208,9 @@ struct WeightGradient {
 // On a GPU bits may depend on how many rows are computed together; `rounding` is the CPU's.
 void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
             const Tensor& y, Rounding /*rounding*/) {
+  if (few_rows_linear(ctx, x, weight, bias, {}, y)) {
+    return;
+  }
   if (is_gate(x, weight)) {
     narrow_linear(ctx, x, weight, bias, y);
     return;
@@ -233,6 +225,9 @@ void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& b
 
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                  const Tensor& pre, const Tensor& y, Rounding rounding) {
+  if (few_rows_linear(ctx, x, weight, bias, pre, y)) {
+    return;
+  }
   Matmul fused = forward_product(x, weight, y);
   fused.epilogue = bias ? Epilogue::kBiasGelu : Epilogue::kGelu;
   fused.vector = bias;

@@ -2,7 +2,7 @@
 
 #include <type_traits>
 
-#include "ops/kernel.cuh"
+#include "ops/early_start.cuh"
 
 // A warp has a row, in registers where the width is a common one: lane i holds the vectors i,
 // i + 32, ... of the row, so that mean and variance take two passes over registers and none over
@@ -66,9 +66,17 @@ template <class T, int kVectors, bool kAdd>
 __global__ void __launch_bounds__(kThreads) norm_rows(const Forward<T> args) {
   constexpr int kWidth = kLanesOf<T>;
   const std::int64_t row = std::int64_t{blockIdx.x} * kRows + threadIdx.x / kWarp;
+  let_next_begin();
   if (row >= args.rows) {
     return;
   }
+  if (args.rows <= kRows) {
+    for_each_vector<T, kVectors>(args.width, [&](int, int column) {
+      ask_for(args.gain + column);
+      ask_for(args.bias + column);
+    });
+  }
+  wait_for_previous();
   const std::int64_t start = row * args.width;
   Vec<T, kWidth> x[kVectors];
   for_each_vector<T, kVectors>(
@@ -132,6 +140,8 @@ __global__ void __launch_bounds__(kThreads) norm_rows(const Forward<T> args) {
 template <class T, bool kAdd>
 __global__ void __launch_bounds__(kThreads) norm_rows_plain(const Forward<T> args) {
   const std::int64_t row = std::int64_t{blockIdx.x} * kRows + threadIdx.x / kWarp;
+  let_next_begin();
+  wait_for_previous();
   if (row >= args.rows) {
     return;
   }
@@ -165,8 +175,8 @@ __global__ void __launch_bounds__(kThreads) norm_rows_plain(const Forward<T> arg
 template <class T, bool kAdd>
 void forward(Context& ctx, const Forward<T>& args) {
   const auto run = [&](auto* kernel) {
-    kernel<<<ceil_div<std::int64_t>(args.rows, kRows), kThreads, 0, stream_of(ctx)>>>(args);
-    CUDA_CHECK_LAUNCH();
+    const auto blocks = static_cast<unsigned>(ceil_div<std::int64_t>(args.rows, kRows));
+    launch_early(ctx, kernel, dim3(blocks), kThreads, args);
   };
   const bool aligned = aligned16(args.x, args.branch, args.sum, args.gain, args.bias, args.y);
   if (!aligned ||

@@ -1,5 +1,6 @@
+#include "ops/early_start.cuh"
 #include "ops/rotate.cuh"
-#include "ops/sequence.h"
+#include "ops/sequence.cuh"
 
 namespace carope::cuda {
 namespace {
@@ -13,7 +14,7 @@ struct RotaryArgs {
   const std::uint32_t* increments;     // [P]
   const std::int32_t* document_start;  // [B, T] or null
   int length;                          // T
-  std::int64_t offset;
+  Offset offset;
   int heads;  // of q and k together
   Direction direction;
 };
@@ -22,6 +23,8 @@ struct RotaryArgs {
 template <class T, Access kAccess>
 __global__ void __launch_bounds__(kRotaryThreads, 3)
     rotary_kernel(const RotaryArgs args, int blocks_per_row, T* qkv) {
+  let_next_begin();
+  wait_for_previous();
   const int groups = args.shape.groups();
   const int tokens = kRotaryThreads / groups;  // a block
   const int group = static_cast<int>(threadIdx.x) % groups;
@@ -45,7 +48,7 @@ __global__ void __launch_bounds__(kRotaryThreads, 3)
   }
 
   const int start = args.document_start == nullptr ? 0 : args.document_start[n];
-  const auto steps = static_cast<std::uint32_t>(args.offset + t - start + 1);
+  const auto steps = static_cast<std::uint32_t>(args.offset.value() + t - start + 1);
   std::uint32_t phase[kGroup];
 #pragma unroll
   for (int i = 0; i < kGroup; ++i) {
@@ -73,7 +76,7 @@ void rotary(Context& ctx, const Rotary& rotary, const Sequence& seq, Direction d
       .increments = rotary.increments.data<std::uint32_t>(),
       .document_start = seq.document_start ? seq.document_start.data<std::int32_t>() : nullptr,
       .length = static_cast<int>(seq.length),
-      .offset = seq.offset,
+      .offset = Offset(seq),
       .heads = static_cast<int>(2 * rotary.heads),
       .direction = direction};
   const int blocks_per_row = ceil_div(args.length, kRotaryThreads / shape.groups());
@@ -81,9 +84,8 @@ void rotary(Context& ctx, const Rotary& rotary, const Sequence& seq, Direction d
     using T = decltype(zero);
     const dim3 grid(static_cast<unsigned>(blocks_per_row * seq.batch),
                     static_cast<unsigned>(ceil_div(args.heads, kHeads<T>)));
-    rotary_kernel<T, access.value>
-        <<<grid, kRotaryThreads, 0, stream_of(ctx)>>>(args, blocks_per_row, data_of<T>(qkv));
-    CUDA_CHECK_LAUNCH();
+    launch_early(ctx, rotary_kernel<T, access.value>, grid, kRotaryThreads, args, blocks_per_row,
+                 data_of<T>(qkv));
   });
 }
 

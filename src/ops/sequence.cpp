@@ -32,6 +32,11 @@ void check_sequence(const Sequence& seq, const Tensor& tensor, const char* name)
     check<ShapeError>(seq.offset == 0, "packed documents cannot be decoded from offset {}",
                       seq.offset);
   }
+  if (seq.offset_on_device) {
+    check_shape(seq.offset_on_device, {1}, "the offset on the device");
+    check<ShapeError>(seq.length == 1, "{} tokens cannot be recorded for other offsets; 1 can",
+                      seq.length);
+  }
 }
 
 }  // namespace carope

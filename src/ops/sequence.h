@@ -14,6 +14,9 @@ struct Sequence {
   Tensor
       document_start{};  // [B, T] i32: index of the first token of each token's document; or empty
   std::int64_t offset = 0;  // tokens of the same document that earlier calls have seen (decoding)
+  /// [1] i32: the offset again, where the kernels of a single token are recorded to be run at
+  /// others; or empty.
+  Tensor offset_on_device{};
 
   std::int64_t tokens() const { return batch * length; }
 

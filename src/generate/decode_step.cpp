@@ -1,0 +1,46 @@
+#include "generate/decode_step.h"
+
+#include "core/cuda.h"
+
+namespace carope {
+
+DecodeStep::DecodeStep(const Context& ctx, const Gpt& model)
+    : memory_(ctx.device(), sizeof(Input)),
+      input_(memory_.data(), {{2}, DType::kI32}, ctx.device()),
+      pinned_input_(cuda::allocate_pinned(sizeof(Input))),
+      pinned_logits_(cuda::allocate_pinned(static_cast<std::size_t>(model.config().vocabulary) *
+                                           sizeof(float))) {}
+
+std::span<const float> DecodeStep::read(Context& ctx, const Gpt& model, TokenId token,
+                                        Activations& a, DecodeState& state) {
+  auto* input = static_cast<Input*>(pinned_input_.get());
+  *input = {.token = static_cast<std::int32_t>(token),
+            .offset = static_cast<std::int32_t>(state.seen)};
+  check_tokens(Tensor(&input->token, {{1}, DType::kI32}), model.config().vocabulary);
+  if (graph_.ready(ctx)) {
+    model.check_room(state, 1);
+    graph_.launch(ctx);
+    ++state.seen;
+  } else if (ran_) {
+    graph_.record(ctx, [&] { issue(ctx, model, a, state); });
+    graph_.launch(ctx);
+  } else {
+    issue(ctx, model, a, state);
+    ran_ = true;
+  }
+  wait(ctx);
+  return {static_cast<const float*>(pinned_logits_.get()),
+          static_cast<std::size_t>(model.config().vocabulary)};
+}
+
+void DecodeStep::issue(Context& ctx, const Gpt& model, Activations& a, DecodeState& state) const {
+  upload(ctx, pinned_input_.get(), input_);
+  const Tensor rows = input_.reshape({2, 1});
+  model.forward(ctx, {.offset_on_device = rows.slice_rows(1, 2).reshape({1})},
+                rows.slice_rows(0, 1), a, &state);
+  const Tensor logits = a.shared.logits.slice_rows(0, 1);
+  model.logits(ctx, a, logits);
+  download(ctx, logits, pinned_logits_.get());
+}
+
+}  // namespace carope
