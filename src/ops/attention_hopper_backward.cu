@@ -55,6 +55,8 @@ __device__ SharedBarrier barrier_at(const std::uint64_t& barrier) {
 /// it; it has read them, and the other group may replace its own.
 __device__ int written_for(int group) { return 1 + group; }
 __device__ int read_by(int group) { return 1 + kGroups + group; }
+/// And one within each group.
+__device__ int within(int group) { return 1 + 2 * kGroups + group; }
 
 /// The order in which tiles are brought and taken: of each head, of each block of keys.
 struct Place {
@@ -195,6 +197,15 @@ __device__ void produce(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
   }
 }
 
+/// A tile in shared memory as a left factor in registers.
+__device__ void load_factor(GroupFactor& factor, const TileBytes& tile) {
+  const int warp = threadIdx.x % kGroupThreads / kWarp;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    factor[i] = Rows64{shared_address(tile)}.load(16 * warp, i);
+  }
+}
+
 /// Calls visit(n, half, i) for the elements [4 n + 2 half + i] of a lane's GroupSums.
 template <class Visit>
 __device__ void for_each_sum(const Visit& visit) {
@@ -279,34 +290,36 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
     for (int block = 0; kGroups * block < tiles; ++block, ++blocks) {
       const auto& keys = shared.keys[blocks % 2];
       const int diagonal = kGroups * block + group;  // the first tile that sees the group's keys
-      GroupFactor v;
+      GroupFactor k, v;
       barrier_at(shared.filled[n % kStages]).wait(n / kStages);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        v[i] = Rows64{shared_address(shared.values[group])}.load(16 * warp, i);
-      }
+      load_factor(k, keys[group]);
+      load_factor(v, shared.values[group]);
       free(shared.values_free);
+      if (group == 1) {
+        pass_by<kConsumers>(written_for(0));
+        free(shared.free[n % kStages]);
+        ++n;
+        barrier_at(shared.filled[n % kStages]).wait(n / kStages);
+      }
 
-      GroupSums dk = {}, dv = {};
-      for (int tile = kGroups * block; tile < tiles; ++tile, ++n) {
+      GroupSums dk = {}, dv = {}, s;
+      const auto start_scores = [&](int stage) {
+        begin_products();
+        start_product<false>(
+            s, k, SharedFactor::along_result(shared_address(shared.queries[stage])), false);
+        close_products();
+      };
+      start_scores(n % kStages);
+      wait_for_products<0>();
+      settle(s);
+      for (int tile = diagonal; tile < tiles; ++tile, ++n) {
         const int stage = n % kStages;
-        barrier_at(shared.filled[stage]).wait(n / kStages);
-        if (tile < diagonal) {
-          pass_by<kConsumers>(written_for(0));
-          free(shared.free[stage]);
-          continue;
-        }
         const std::uint32_t queries = shared_address(shared.queries[stage]);
         const std::uint32_t douts = shared_address(shared.douts[stage]);
-        GroupSums s, dp;
+        GroupSums dp;
         begin_products();
-        start_product<false, false>(s, SharedFactor::along_result(shared_address(keys[group])),
-                                    SharedFactor::along_result(queries), false);
-        close_products();
         start_product<false>(dp, v, SharedFactor::along_result(douts), false);
         close_products();
-        wait_for_products<1>();
-        settle(s);
         if (tile == diagonal) {
           for_each_sum([&](int n, int half, int i) {
             if (16 * warp + 8 * half + lane / 4 > 8 * n + first_column + i) {
@@ -336,25 +349,33 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
         close_products();
 
         const bool adds_dq = tile % kGroups == group;
+        // All warps that read the score gradients of the tile before must be done with them.
         if (adds_dq) {
-          wait_at<kConsumers>(
-              read_by(1 - group));  // the other group has read those of the tile before
+          wait_at<kConsumers>(read_by(1 - group));
+        } else {
+          wait_at<kGroupThreads>(within(group));
         }
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           store_fragment(own_gradients.at(16 * warp + lane % 16, 2 * i + lane / 16), gradients[i]);
         }
         publish_to_products();
+        // The next tile's scores are computed while this one's dq is put away. After the last tile
+        // they are computed once more, for nothing.
+        const int next = tile + 1 < tiles ? n + 1 : n;
         if (!adds_dq) {
           pass_by<kConsumers>(written_for(1 - group));
+          barrier_at(shared.filled[next % kStages]).wait(next / kStages);
+          start_scores(next % kStages);
+          wait_for_products<1>();
         } else {
-          wait_at<kConsumers>(written_for(group));
           GroupSums dq;
           const auto start = [&](int part) {
             start_product<true, true>(
                 dq, SharedFactor::along_sum(shared_address(shared.score_gradients[part])),
                 SharedFactor::along_sum(shared_address(keys[part])), part > 0);
           };
+          wait_at<kConsumers>(written_for(group));
           if (tile > kGroups * block) {
             begin_products();
             start(0);
@@ -365,7 +386,9 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
             start(0);
             close_products();
           }
-          wait_for_products<0>();
+          barrier_at(shared.filled[next % kStages]).wait(next / kStages);
+          start_scores(next % kStages);
+          wait_for_products<1>();
           settle(dq);
           pass_by<kConsumers>(read_by(group));
           float4* const kept =
@@ -380,6 +403,7 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
           }
         }
         wait_for_products<0>();
+        settle(s);
         settle(dk);
         settle(dv);
         free(shared.free[stage]);
