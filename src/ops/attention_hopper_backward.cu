@@ -15,7 +15,6 @@ constexpr int kDim = 64;
 constexpr int kTile = 64;  // queries taken at once, and keys of a warpgroup
 constexpr int kTileBytes = kTile * kDim * static_cast<int>(sizeof(bf16));
 constexpr int kGroups = 2;
-constexpr int kGroupThreads = 128;
 constexpr int kConsumers = kGroups * kGroupThreads;
 constexpr int kConsumerWarps = kConsumers / kWarp;
 constexpr int kThreads = kConsumers + kGroupThreads;  // a third group copies
@@ -197,55 +196,6 @@ __device__ void produce(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
   }
 }
 
-/// A tile in shared memory as a left factor in registers.
-__device__ void load_factor(GroupFactor& factor, const TileBytes& tile) {
-  const int warp = threadIdx.x % kGroupThreads / kWarp;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    factor[i] = Rows64{shared_address(tile)}.load(16 * warp, i);
-  }
-}
-
-/// Calls visit(n, half, i) for the elements [4 n + 2 half + i] of a lane's GroupSums.
-template <class Visit>
-__device__ void for_each_sum(const Visit& visit) {
-#pragma unroll
-  for (int index = 0; index < 32; ++index) {
-    visit(index / 4, index / 2 % 2, index % 2);
-  }
-}
-
-/// Writes a tile times a factor. The four lanes that share a row exchange their pairs of columns,
-/// so that each has whole 16-byte pieces.
-__device__ void store_tile(const GroupSums& sums, float factor, bf16* to, std::int64_t stride) {
-  const int lane = threadIdx.x % kWarp;
-  const bool odd = lane % 2 != 0;
-  const bool upper = lane / 2 % 2 != 0;
-  const auto exchange = [](std::uint32_t& a, std::uint32_t& b, bool second, int step) {
-    const std::uint32_t got = __shfl_xor_sync(kAllLanes, second ? a : b, step);
-    (second ? a : b) = got;
-  };
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = threadIdx.x % kGroupThreads / kWarp * 16 + 8 * half + lane / 4;
-#pragma unroll
-    for (int piece = 0; piece < kPieces; piece += 4) {
-      std::uint32_t pair[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* columns = sums + 4 * (piece + i) + 2 * half;
-        pair[i] = pack_bf16(columns[0] * factor, columns[1] * factor);
-      }
-      exchange(pair[0], pair[1], odd, 1);
-      exchange(pair[2], pair[3], odd, 1);
-      exchange(pair[0], pair[2], upper, 2);
-      exchange(pair[1], pair[3], upper, 2);
-      __stwb(reinterpret_cast<uint4*>(to + row * stride + (piece + lane % 4) * 8),
-             uint4{pair[0], pair[1], pair[2], pair[3]});
-    }
-  }
-}
-
 /// Sums that wait in shared memory, where each thread reads what it wrote.
 __device__ void keep(const GroupSums& sums, float4* kept) {
 #pragma unroll
@@ -292,8 +242,8 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
       const int diagonal = kGroups * block + group;  // the first tile that sees the group's keys
       GroupFactor k, v;
       barrier_at(shared.filled[n % kStages]).wait(n / kStages);
-      load_factor(k, keys[group]);
-      load_factor(v, shared.values[group]);
+      load_left_factor(k, Rows64{shared_address(keys[group])});
+      load_left_factor(v, Rows64{shared_address(shared.values[group])});
       free(shared.values_free);
       if (group == 1) {
         pass_by<kConsumers>(written_for(0));
@@ -368,6 +318,7 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
           barrier_at(shared.filled[next % kStages]).wait(next / kStages);
           start_scores(next % kStages);
           wait_for_products<1>();
+          free(shared.free[stage]);
         } else {
           GroupSums dq;
           const auto start = [&](int part) {
@@ -391,6 +342,7 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
           wait_for_products<1>();
           settle(dq);
           pass_by<kConsumers>(read_by(group));
+          free(shared.free[stage]);
           float4* const kept =
               shared.query_gradients[max(tile - kGroups, 0)] + threadIdx.x % kGroupThreads;
           if (block > 0) {
@@ -406,7 +358,6 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
         settle(s);
         settle(dk);
         settle(dv);
-        free(shared.free[stage]);
       }
       free(shared.keys_free[blocks % 2]);
       store_tile(dk, p.scale, tile_of(g.dk, p, head, diagonal), g.dk.row_stride);
@@ -418,33 +369,37 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
   }
 }
 
+__device__ void init_barriers(SharedMemory& shared) {
+  for (int i = 0; i < kStages; ++i) {
+    barrier_at(shared.filled[i]).init(kGroupThreads);
+    barrier_at(shared.free[i]).init(kConsumerWarps);
+  }
+  for (const std::uint64_t& barrier : shared.keys_free) {
+    barrier_at(barrier).init(kConsumerWarps);
+  }
+  barrier_at(shared.values_free).init(kConsumerWarps);
+}
+
 /// Elsewhere than on Hopper an empty kernel, which does not take blocks of this size.
 __global__ void __launch_bounds__(kHopper ? kThreads : kWarp, 1)
     all_gradients(const Problem<bf16> p, const Gradients<bf16> g) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ __align__(1024) std::byte memory[];
-  SharedMemory& shared = *reinterpret_cast<SharedMemory*>(memory);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      barrier_at(shared.filled[i]).init(kGroupThreads);
-      barrier_at(shared.free[i]).init(kConsumerWarps);
+  if constexpr (kHopper) {
+    extern __shared__ __align__(1024) std::byte memory[];
+    SharedMemory& shared = *reinterpret_cast<SharedMemory*>(memory);
+    if (threadIdx.x == 0) {
+      init_barriers(shared);
     }
-    for (const std::uint64_t& barrier : shared.keys_free) {
-      barrier_at(barrier).init(kConsumerWarps);
+    __syncthreads();
+    // The same in all lanes, which the compiler must know.
+    const int group = __shfl_sync(kAllLanes, threadIdx.x / kGroupThreads, 0);
+    if (group < kGroups) {
+      take_registers<kConsumerRegisters>();
+      consume(p, g, shared, group);
+    } else {
+      leave_registers<kProducerRegisters>();
+      produce(p, g, shared);
     }
-    barrier_at(shared.values_free).init(kConsumerWarps);
   }
-  __syncthreads();
-  // The same in all lanes, which the compiler must know.
-  const int group = __shfl_sync(kAllLanes, threadIdx.x / kGroupThreads, 0);
-  if (group < kGroups) {
-    take_registers<kConsumerRegisters>();
-    consume(p, g, shared, group);
-  } else {
-    leave_registers<kProducerRegisters>();
-    produce(p, g, shared);
-  }
-#endif
 }
 
 bool is_served(const Problem<bf16>& p) {
