@@ -310,14 +310,19 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
           store_fragment(own_gradients.at(16 * warp + lane % 16, 2 * i + lane / 16), gradients[i]);
         }
         publish_to_products();
-        // The next tile's scores are computed while this one's dq is put away. After the last tile
-        // they are computed once more, for nothing.
-        const int next = tile + 1 < tiles ? n + 1 : n;
+        // The next tile's scores are computed while this one's dq is put away.
+        const auto start_next_and_wait_for_others = [&] {
+          if (tile + 1 < tiles) {
+            barrier_at(shared.filled[(n + 1) % kStages]).wait((n + 1) / kStages);
+            start_scores((n + 1) % kStages);
+            wait_for_products<1>();
+          } else {
+            wait_for_products<0>();
+          }
+        };
         if (!adds_dq) {
           pass_by<kConsumers>(written_for(1 - group));
-          barrier_at(shared.filled[next % kStages]).wait(next / kStages);
-          start_scores(next % kStages);
-          wait_for_products<1>();
+          start_next_and_wait_for_others();
           free(shared.free[stage]);
         } else {
           GroupSums dq;
@@ -337,9 +342,7 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
             start(0);
             close_products();
           }
-          barrier_at(shared.filled[next % kStages]).wait(next / kStages);
-          start_scores(next % kStages);
-          wait_for_products<1>();
+          start_next_and_wait_for_others();
           settle(dq);
           pass_by<kConsumers>(read_by(group));
           free(shared.free[stage]);
