@@ -15,7 +15,6 @@ constexpr int kDim = 64;
 constexpr int kTile = 64;  // queries taken at once, and keys of a warpgroup
 constexpr int kTileBytes = kTile * kDim * static_cast<int>(sizeof(bf16));
 constexpr int kGroups = 2;
-constexpr int kGroupThreads = 128;
 constexpr int kConsumers = kGroups * kGroupThreads;
 constexpr int kConsumerWarps = kConsumers / kWarp;
 constexpr int kThreads = kConsumers + kGroupThreads;  // a third group copies
@@ -55,6 +54,8 @@ __device__ SharedBarrier barrier_at(const std::uint64_t& barrier) {
 /// it; it has read them, and the other group may replace its own.
 __device__ int written_for(int group) { return 1 + group; }
 __device__ int read_by(int group) { return 1 + kGroups + group; }
+/// And one within each group.
+__device__ int within(int group) { return 1 + 2 * kGroups + group; }
 
 /// The order in which tiles are brought and taken: of each head, of each block of keys.
 struct Place {
@@ -195,46 +196,6 @@ __device__ void produce(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
   }
 }
 
-/// Calls visit(n, half, i) for the elements [4 n + 2 half + i] of a lane's GroupSums.
-template <class Visit>
-__device__ void for_each_sum(const Visit& visit) {
-#pragma unroll
-  for (int index = 0; index < 32; ++index) {
-    visit(index / 4, index / 2 % 2, index % 2);
-  }
-}
-
-/// Writes a tile times a factor. The four lanes that share a row exchange their pairs of columns,
-/// so that each has whole 16-byte pieces.
-__device__ void store_tile(const GroupSums& sums, float factor, bf16* to, std::int64_t stride) {
-  const int lane = threadIdx.x % kWarp;
-  const bool odd = lane % 2 != 0;
-  const bool upper = lane / 2 % 2 != 0;
-  const auto exchange = [](std::uint32_t& a, std::uint32_t& b, bool second, int step) {
-    const std::uint32_t got = __shfl_xor_sync(kAllLanes, second ? a : b, step);
-    (second ? a : b) = got;
-  };
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = threadIdx.x % kGroupThreads / kWarp * 16 + 8 * half + lane / 4;
-#pragma unroll
-    for (int piece = 0; piece < kPieces; piece += 4) {
-      std::uint32_t pair[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* columns = sums + 4 * (piece + i) + 2 * half;
-        pair[i] = pack_bf16(columns[0] * factor, columns[1] * factor);
-      }
-      exchange(pair[0], pair[1], odd, 1);
-      exchange(pair[2], pair[3], odd, 1);
-      exchange(pair[0], pair[2], upper, 2);
-      exchange(pair[1], pair[3], upper, 2);
-      __stwb(reinterpret_cast<uint4*>(to + row * stride + (piece + lane % 4) * 8),
-             uint4{pair[0], pair[1], pair[2], pair[3]});
-    }
-  }
-}
-
 /// Sums that wait in shared memory, where each thread reads what it wrote.
 __device__ void keep(const GroupSums& sums, float4* kept) {
 #pragma unroll
@@ -279,34 +240,36 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
     for (int block = 0; kGroups * block < tiles; ++block, ++blocks) {
       const auto& keys = shared.keys[blocks % 2];
       const int diagonal = kGroups * block + group;  // the first tile that sees the group's keys
-      GroupFactor v;
+      GroupFactor k, v;
       barrier_at(shared.filled[n % kStages]).wait(n / kStages);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        v[i] = Rows64{shared_address(shared.values[group])}.load(16 * warp, i);
-      }
+      load_left_factor(k, Rows64{shared_address(keys[group])});
+      load_left_factor(v, Rows64{shared_address(shared.values[group])});
       free(shared.values_free);
+      if (group == 1) {
+        pass_by<kConsumers>(written_for(0));
+        free(shared.free[n % kStages]);
+        ++n;
+        barrier_at(shared.filled[n % kStages]).wait(n / kStages);
+      }
 
-      GroupSums dk = {}, dv = {};
-      for (int tile = kGroups * block; tile < tiles; ++tile, ++n) {
+      GroupSums dk = {}, dv = {}, s;
+      const auto start_scores = [&](int stage) {
+        begin_products();
+        start_product<false>(
+            s, k, SharedFactor::along_result(shared_address(shared.queries[stage])), false);
+        close_products();
+      };
+      start_scores(n % kStages);
+      wait_for_products<0>();
+      settle(s);
+      for (int tile = diagonal; tile < tiles; ++tile, ++n) {
         const int stage = n % kStages;
-        barrier_at(shared.filled[stage]).wait(n / kStages);
-        if (tile < diagonal) {
-          pass_by<kConsumers>(written_for(0));
-          free(shared.free[stage]);
-          continue;
-        }
         const std::uint32_t queries = shared_address(shared.queries[stage]);
         const std::uint32_t douts = shared_address(shared.douts[stage]);
-        GroupSums s, dp;
+        GroupSums dp;
         begin_products();
-        start_product<false, false>(s, SharedFactor::along_result(shared_address(keys[group])),
-                                    SharedFactor::along_result(queries), false);
-        close_products();
         start_product<false>(dp, v, SharedFactor::along_result(douts), false);
         close_products();
-        wait_for_products<1>();
-        settle(s);
         if (tile == diagonal) {
           for_each_sum([&](int n, int half, int i) {
             if (16 * warp + 8 * half + lane / 4 > 8 * n + first_column + i) {
@@ -336,25 +299,39 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
         close_products();
 
         const bool adds_dq = tile % kGroups == group;
+        // All warps that read the score gradients of the tile before must be done with them.
         if (adds_dq) {
-          wait_at<kConsumers>(
-              read_by(1 - group));  // the other group has read those of the tile before
+          wait_at<kConsumers>(read_by(1 - group));
+        } else {
+          wait_at<kGroupThreads>(within(group));
         }
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           store_fragment(own_gradients.at(16 * warp + lane % 16, 2 * i + lane / 16), gradients[i]);
         }
         publish_to_products();
+        // The next tile's scores are computed while this one's dq is put away.
+        const auto start_next_and_wait_for_others = [&] {
+          if (tile + 1 < tiles) {
+            barrier_at(shared.filled[(n + 1) % kStages]).wait((n + 1) / kStages);
+            start_scores((n + 1) % kStages);
+            wait_for_products<1>();
+          } else {
+            wait_for_products<0>();
+          }
+        };
         if (!adds_dq) {
           pass_by<kConsumers>(written_for(1 - group));
+          start_next_and_wait_for_others();
+          free(shared.free[stage]);
         } else {
-          wait_at<kConsumers>(written_for(group));
           GroupSums dq;
           const auto start = [&](int part) {
             start_product<true, true>(
                 dq, SharedFactor::along_sum(shared_address(shared.score_gradients[part])),
                 SharedFactor::along_sum(shared_address(keys[part])), part > 0);
           };
+          wait_at<kConsumers>(written_for(group));
           if (tile > kGroups * block) {
             begin_products();
             start(0);
@@ -365,9 +342,10 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
             start(0);
             close_products();
           }
-          wait_for_products<0>();
+          start_next_and_wait_for_others();
           settle(dq);
           pass_by<kConsumers>(read_by(group));
+          free(shared.free[stage]);
           float4* const kept =
               shared.query_gradients[max(tile - kGroups, 0)] + threadIdx.x % kGroupThreads;
           if (block > 0) {
@@ -380,9 +358,9 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
           }
         }
         wait_for_products<0>();
+        settle(s);
         settle(dk);
         settle(dv);
-        free(shared.free[stage]);
       }
       free(shared.keys_free[blocks % 2]);
       store_tile(dk, p.scale, tile_of(g.dk, p, head, diagonal), g.dk.row_stride);
@@ -394,33 +372,37 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
   }
 }
 
+__device__ void init_barriers(SharedMemory& shared) {
+  for (int i = 0; i < kStages; ++i) {
+    barrier_at(shared.filled[i]).init(kGroupThreads);
+    barrier_at(shared.free[i]).init(kConsumerWarps);
+  }
+  for (const std::uint64_t& barrier : shared.keys_free) {
+    barrier_at(barrier).init(kConsumerWarps);
+  }
+  barrier_at(shared.values_free).init(kConsumerWarps);
+}
+
 /// Elsewhere than on Hopper an empty kernel, which does not take blocks of this size.
 __global__ void __launch_bounds__(kHopper ? kThreads : kWarp, 1)
     all_gradients(const Problem<bf16> p, const Gradients<bf16> g) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ __align__(1024) std::byte memory[];
-  SharedMemory& shared = *reinterpret_cast<SharedMemory*>(memory);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      barrier_at(shared.filled[i]).init(kGroupThreads);
-      barrier_at(shared.free[i]).init(kConsumerWarps);
+  if constexpr (kHopper) {
+    extern __shared__ __align__(1024) std::byte memory[];
+    SharedMemory& shared = *reinterpret_cast<SharedMemory*>(memory);
+    if (threadIdx.x == 0) {
+      init_barriers(shared);
     }
-    for (const std::uint64_t& barrier : shared.keys_free) {
-      barrier_at(barrier).init(kConsumerWarps);
+    __syncthreads();
+    // The same in all lanes, which the compiler must know.
+    const int group = __shfl_sync(kAllLanes, threadIdx.x / kGroupThreads, 0);
+    if (group < kGroups) {
+      take_registers<kConsumerRegisters>();
+      consume(p, g, shared, group);
+    } else {
+      leave_registers<kProducerRegisters>();
+      produce(p, g, shared);
     }
-    barrier_at(shared.values_free).init(kConsumerWarps);
   }
-  __syncthreads();
-  // The same in all lanes, which the compiler must know.
-  const int group = __shfl_sync(kAllLanes, threadIdx.x / kGroupThreads, 0);
-  if (group < kGroups) {
-    take_registers<kConsumerRegisters>();
-    consume(p, g, shared, group);
-  } else {
-    leave_registers<kProducerRegisters>();
-    produce(p, g, shared);
-  }
-#endif
 }
 
 bool is_served(const Problem<bf16>& p) {

@@ -12,6 +12,8 @@ inline constexpr bool kHopper = true;
 inline constexpr bool kHopper = false;
 #endif
 
+inline constexpr int kGroupThreads = 4 * kWarp;
+
 /// A 64 x 64 result spread over a warpgroup. Lane l of warp w holds [4 n + 2 half + i] of row
 /// 16 w + 8 half + l / 4 and column 8 n + 2 (l % 4) + i.
 using GroupSums = float[32];
@@ -64,7 +66,6 @@ __device__ inline void settle(GroupSums& sums) {
 /// is along_sum.
 template <bool kLeftSum, bool kRightSum>
 __device__ void start_multiply(GroupSums& sums, std::uint64_t left, std::uint64_t right, bool add) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile(
       "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
@@ -78,12 +79,10 @@ __device__ void start_multiply(GroupSums& sums, std::uint64_t left, std::uint64_
         "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]),
         "+f"(sums[27]), "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31])
       : "l"(left), "l"(right), "r"(static_cast<int>(add)), "n"(kLeftSum), "n"(kRightSum));
-#endif
 }
 template <bool kRightSum>
 __device__ void start_multiply(GroupSums& sums, const Fragment& left, std::uint64_t right,
                                bool add) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile(
       "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
@@ -98,7 +97,6 @@ __device__ void start_multiply(GroupSums& sums, const Fragment& left, std::uint6
         "+f"(sums[27]), "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31])
       : "r"(left.part[0]), "r"(left.part[1]), "r"(left.part[2]), "r"(left.part[3]), "l"(right),
         "r"(static_cast<int>(add)), "n"(kRightSum));
-#endif
 }
 
 /// Starts a product with a sum over 64.
@@ -126,6 +124,56 @@ __device__ inline void as_left_factor(GroupFactor& factor, const GroupSums& sums
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       factor[step].part[i] = pack_bf16(sums[8 * step + 2 * i], sums[8 * step + 2 * i + 1]);
+    }
+  }
+}
+
+/// The 64 rows at `rows` as a left factor in registers.
+__device__ inline void load_left_factor(GroupFactor& factor, const SharedRows<64>& rows) {
+  const int warp = threadIdx.x % kGroupThreads / kWarp;
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    factor[step] = rows.load(16 * warp, step);
+  }
+}
+
+/// Calls visit(n, half, i) for the elements [4 n + 2 half + i] of a lane's GroupSums.
+template <class Visit>
+__device__ void for_each_sum(const Visit& visit) {
+#pragma unroll
+  for (int index = 0; index < 32; ++index) {
+    visit(index / 4, index / 2 % 2, index % 2);
+  }
+}
+
+/// Writes a result times a factor. The four lanes that share a row exchange their pairs of columns,
+/// so that each has whole 16-byte pieces.
+__device__ inline void store_tile(const GroupSums& sums, float factor, bf16* to,
+                                  std::int64_t stride) {
+  const int lane = threadIdx.x % kWarp;
+  const bool odd = lane % 2 != 0;
+  const bool upper = lane / 2 % 2 != 0;
+  const auto exchange = [](std::uint32_t& a, std::uint32_t& b, bool second, int step) {
+    const std::uint32_t got = __shfl_xor_sync(kAllLanes, second ? a : b, step);
+    (second ? a : b) = got;
+  };
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = threadIdx.x % kGroupThreads / kWarp * 16 + 8 * half + lane / 4;
+#pragma unroll
+    for (int piece = 0; piece < 8; piece += 4) {
+      std::uint32_t pair[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* columns = sums + 4 * (piece + i) + 2 * half;
+        pair[i] = pack_bf16(columns[0] * factor, columns[1] * factor);
+      }
+      exchange(pair[0], pair[1], odd, 1);
+      exchange(pair[2], pair[3], odd, 1);
+      exchange(pair[0], pair[2], upper, 2);
+      exchange(pair[1], pair[3], upper, 2);
+      __stwb(reinterpret_cast<uint4*>(to + row * stride + (piece + lane % 4) * 8),
+             uint4{pair[0], pair[1], pair[2], pair[3]});
     }
   }
 }

@@ -24,8 +24,10 @@ void add_attention(Cases& cases) {
     add({.batch = 1, .length = 512}, 4, 128, slopes);
   }
   add({.batch = 1, .length = 1024}, 12, 64);
+  add({.batch = 1, .length = 384}, 2, 64);
+  add({.batch = 24, .length = 128}, 12, 64);  // more heads than a GPU has multiprocessors
   add({.batch = 1, .length = 1024, .document_starts = {{0, 640}}}, 2, 128);
-  for (const std::int64_t length : {1, 31, 63, 64, 65, 127, 128, 129, 257}) {
+  for (const std::int64_t length : {1, 31, 63, 64, 65, 127, 128, 129, 256, 257}) {
     add({.batch = 2, .length = length}, 2, 64);
   }
   for (const std::int64_t dim : {8, 32, 72, 80, 96, 112, 128, 256}) {
