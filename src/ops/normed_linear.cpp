@@ -20,6 +20,9 @@ bool done_as_row([[maybe_unused]] Context& ctx, [[maybe_unused]] const NormedLin
 }  // namespace
 
 void normed_linear(Context& ctx, const NormedLinear& args, Rounding rounding) {
+  check<ShapeError>(args.x && args.weight && args.y && args.weight.cols() == args.x.cols(),
+                    "a layer and the norm before it do not fit together");
+  check_shape(args.y, {args.x.rows(), args.weight.rows()}, "the result of a layer behind a norm");
   if (done_as_row(ctx, args)) {
     return;
   }
