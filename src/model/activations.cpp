@@ -49,18 +49,18 @@ Activations::Activations(const GptConfig& config, const PositionEncoding& encodi
   const bool training = purpose != Purpose::kInference;
 
   const auto block = [&](Arena& arena, const Tensor& residual) {
-    return BlockActivations{
-        .residual = residual,
-        .normed_in = take_normed(arena, rows, width, compute, shared.normed),
-        .qkv = arena.take({{rows, 3 * width}, compute}),
-        .position = take_all(arena, encoding.saved(seq)),
-        .attended = arena.take({{rows, width}, compute}),
-        .logsumexp = arena.take({batch, config.heads, length}),
-        .residual_mid = training ? arena.take({{rows, width}, compute}) : residual,
-        .normed_mid = take_normed(arena, rows, width, compute, shared.normed),
-        .mlp_pre = arena.take({{rows, 4 * width}, compute}),
-        .mlp_hidden =
-            shared.mlp_hidden ? shared.mlp_hidden : arena.take({{rows, 4 * width}, compute})};
+    return BlockActivations{.residual = residual,
+                            .normed_in = take_normed(arena, rows, width, compute, shared.normed),
+                            .qkv = arena.take({{rows, 3 * width}, compute}),
+                            .position = take_all(arena, encoding.saved(seq)),
+                            .attended = arena.take({{rows, width}, compute}),
+                            .logsumexp = arena.take({batch, config.heads, length}),
+                            .residual_mid = arena.take({{rows, width}, compute}),
+                            .normed_mid = take_normed(arena, rows, width, compute, shared.normed),
+                            .mlp_pre = arena.take({{rows, 4 * width}, compute}),
+                            .mlp_hidden = shared.mlp_hidden
+                                              ? shared.mlp_hidden
+                                              : arena.take({{rows, 4 * width}, compute})};
   };
 
   arena_ = Arena::plan(device, [&](Arena& arena) {
@@ -77,7 +77,8 @@ Activations::Activations(const GptConfig& config, const PositionEncoding& encodi
             block(arena, layer == 0 ? embedding : arena.take({{rows, width}, compute})));
       }
     } else {
-      // The residual is updated in place, unless the embedding must outlive it.
+      // Blocks add to the residual by turns in two places, the first of which is the embedding's
+      // unless that must outlive it.
       const Tensor residual =
           encoding.reads().embedding ? arena.take({{rows, width}, compute}) : embedding;
       blocks.assign(static_cast<std::size_t>(config.layers), block(arena, residual));

@@ -5,7 +5,7 @@
 #include "core/random.h"
 #include "ops/cross_entropy.h"
 #include "ops/embedding.h"
-#include "ops/linear.h"
+#include "ops/normed_linear.h"
 #include "ops/sum.h"
 
 namespace carope {
@@ -191,10 +191,11 @@ void Gpt::forward(Context& ctx, const Sequence& given, const Tensor& tokens, Act
   const Sequence seq = checked(given, a, state);
   embedding(ctx, tokens, weights_.embedding, a.embedding);
   encoding_->add_to_embedding(ctx, seq, weights_.position, a.embedding);
-  layer_norm(ctx, a.embedding, weights_.blocks.front().attention_norm, a.blocks.front().normed_in);
   for (std::size_t layer = 0; layer < a.blocks.size(); ++layer) {
     block_forward(ctx, seq, layer, a, state);
   }
+  add_norm(ctx, a.blocks.back().residual_mid, a.shared.branch, weights_.final_norm,
+           a.final_residual, a.final_normed);
   if (state != nullptr) {
     state->seen += seq.length;
   }
@@ -207,7 +208,17 @@ void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Ac
   const Tensor& branch = a.shared.branch;
   const Rounding rounding = rounding_with(state);
 
-  linear(ctx, b.normed_in.y, w.qkv.weight, w.qkv.bias, b.qkv, rounding);
+  const bool first = layer == 0;
+  normed_linear(ctx,
+                {.x = first ? b.residual : a.blocks[layer - 1].residual_mid,
+                 .branch = first ? Tensor{} : branch,
+                 .sum = first ? Tensor{} : b.residual,
+                 .norm = w.attention_norm,
+                 .normed = b.normed_in,
+                 .weight = w.qkv.weight,
+                 .bias = w.qkv.bias,
+                 .y = b.qkv},
+                rounding);
   encoding_->rotate(ctx, seq, view(layer, a, state), b.qkv);
   if (state == nullptr) {
     attention(ctx, attention_, seq, b.qkv, b.attended, b.logsumexp);
@@ -215,18 +226,19 @@ void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Ac
     attention_cached(ctx, attention_, seq, b.qkv, state->layers[layer].cache, b.attended);
   }
   linear(ctx, b.attended, w.attention_out.weight, w.attention_out.bias, branch, rounding);
-  add_norm(ctx, b.residual, branch, w.mlp_norm, b.residual_mid, b.normed_mid);
 
-  linear_gelu(ctx, b.normed_mid.y, w.mlp_in.weight, w.mlp_in.bias, b.mlp_pre, b.mlp_hidden,
-              rounding);
+  normed_linear(ctx,
+                {.x = b.residual,
+                 .branch = branch,
+                 .sum = b.residual_mid,
+                 .norm = w.mlp_norm,
+                 .normed = b.normed_mid,
+                 .weight = w.mlp_in.weight,
+                 .bias = w.mlp_in.bias,
+                 .pre = b.mlp_pre,
+                 .y = b.mlp_hidden},
+                rounding);
   linear(ctx, b.mlp_hidden, w.mlp_out.weight, w.mlp_out.bias, branch, rounding);
-  if (layer + 1 < a.blocks.size()) {
-    BlockActivations& next = a.blocks[layer + 1];
-    add_norm(ctx, b.residual_mid, branch, weights_.blocks[layer + 1].attention_norm, next.residual,
-             next.normed_in);
-  } else {
-    add_norm(ctx, b.residual_mid, branch, weights_.final_norm, a.final_residual, a.final_normed);
-  }
 }
 
 Tensor Gpt::gate_logits(std::size_t layer, const Activations& a) const {

@@ -133,6 +133,8 @@ __device__ void store_column(const Decoding<T>& d, const Place& place, int colum
 template <class T>
 __device__ void join_parts(const Decoding<T>& d, const Place& place) {
   __shared__ int is_last[1];
+  __shared__ float maxima[kBlocksWanted];
+  __shared__ float sums[kBlocksWanted];
   if (place.parts == 1) {
     return;
   }
@@ -149,19 +151,39 @@ __device__ void join_parts(const Decoding<T>& d, const Place& place) {
   if (is_last[0] == 0) {
     return;
   }
+  // What other blocks wrote is read past the first-level cache, and many loads at a time.
+  constexpr int kLoads = 8;
   const int pitch = 2 + d.p.dim;
   const float* mine = d.parts + static_cast<std::int64_t>(place.row) * d.most_parts * pitch;
+  for (int i = threadIdx.x; i < place.parts; i += kThreads) {
+    maxima[i] = __ldcg(mine + i * pitch);
+    sums[i] = __ldcg(mine + i * pitch + 1);
+  }
+  __syncthreads();
+  float max = kNegativeInfinity;
+  for (int i = 0; i < place.parts; ++i) {
+    max = fmaxf(max, maxima[i]);
+  }
   T* const out = d.p.out.head(place.b, place.h, d.p.dim) + place.t * d.p.out.row_stride;
   for (int c = threadIdx.x; c < d.p.dim; c += kThreads) {
-    PartialSoftmax<1> all;
-    for (int i = 0; i < place.parts; ++i) {
-      const float* part = mine + i * pitch;  // past the first-level cache: other blocks wrote it
-      const float max = __ldcg(part);
-      const float weight = expf(max - all.raise(max));
-      all.sum += weight * __ldcg(part + 1);
-      all.out[0] += weight * __ldcg(part + 2 + c);
+    float total = 0.0F;
+    float weighted = 0.0F;
+    for (int begin = 0; begin < place.parts; begin += kLoads) {
+      float values[kLoads];
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        values[i] = __ldcg(mine + min(begin + i, place.parts - 1) * pitch + 2 + c);
+      }
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        if (begin + i < place.parts) {
+          const float weight = expf(maxima[begin + i] - max);
+          total += weight * sums[begin + i];
+          weighted += weight * values[i];
+        }
+      }
     }
-    out[c] = from_float<T>(all.out[0] / all.sum);
+    out[c] = from_float<T>(weighted / total);
   }
 }
 
@@ -254,8 +276,12 @@ __global__ void __launch_bounds__(kThreads) attend_part(const Decoding<T> d) {
   __syncthreads();
   for (int c = threadIdx.x; c < kDim; c += kThreads) {
     PartialSoftmax<1> all;
+    for (const float max : group_max) {
+      all.max = fmaxf(all.max, max);  // finite: no part is without a key
+    }
+#pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      const float weight = expf(group_max[g] - all.raise(group_max[g]));
+      const float weight = expf(group_max[g] - all.max);
       all.sum += weight * group_sum[g];
       all.out[0] += weight * group_out[g][c];
     }

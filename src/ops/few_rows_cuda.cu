@@ -2,6 +2,7 @@
 
 #include "ops/early_start.cuh"
 #include "ops/gelu.cuh"
+#include "ops/weight_stream.cuh"
 
 namespace carope::cuda {
 namespace {
@@ -19,16 +20,6 @@ struct Layer {
   Y* y;             // [rows, outputs]
   int rows, columns, outputs;
 };
-
-/// Weights, which no other block reads: they are not to push anything out of the caches.
-template <class W, int N>
-__device__ Vec<W, N> load_once(const W* from) {
-  static_assert(sizeof(Vec<W, N>) == sizeof(uint4));
-  const uint4 loaded = __ldcs(reinterpret_cast<const uint4*>(from));
-  Vec<W, N> to;
-  memcpy(&to, &loaded, sizeof(to));
-  return to;
-}
 
 /// A warp computes some outputs of all rows, its lanes sharing the columns. It asks for kLoads
 /// vectors of each output's weights before it uses any, and for the first ones before the kernel

@@ -24,6 +24,7 @@ void add_linear(Cases& cases) {
   cases.push_back(mlp_case({.rows = 1, .width = 1, .hidden = 1}));
   cases.push_back(mlp_case({.rows = 70, .width = 13, .hidden = 71, .rounding = Rounding::kByRow}));
   cases.push_back(mlp_case({.rows = 16, .width = 8, .hidden = 32, .scale = 6.0}));  // GELU's tails
+  cases.push_back(mlp_case({.rows = 4, .width = 24, .hidden = 96, .scale = 6.0}));
   cases.push_back(gelu_case({.rows = 1, .width = 1}));
   cases.push_back(gelu_case({.rows = 17, .width = 9, .scale = 6.0}));
   cases.push_back(gelu_case({.rows = 70, .width = 64, .scale = 3.0}));
@@ -241,6 +242,10 @@ std::vector<LinearCase> linear_test_cases() {
   layers.push_back({.rows = 300, .in = 7, .out = 2});    // as the gate of CARoPE
   layers.push_back({.rows = 530, .in = 3, .out = 140});  // several tiles either way
   layers.push_back({.rows = 4, .in = 700, .out = 3, .bias = false});
+  // Few rows: one or several, few and many columns, and so many outputs that warps take several.
+  layers.push_back({.rows = 1, .in = 72, .out = 37});
+  layers.push_back({.rows = 3, .in = 1096, .out = 5});
+  layers.push_back({.rows = 2, .in = 8, .out = 8201, .bias = false});
   // By row: what is left of blocks of rows, columns and terms, and more terms than stay in cache.
   const auto add_by_row = [&](std::int64_t rows, std::int64_t in, std::int64_t out, bool bias) {
     layers.push_back(

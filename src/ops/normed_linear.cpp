@@ -1,0 +1,41 @@
+#include "ops/normed_linear.h"
+
+namespace carope {
+
+namespace cuda {
+/// Returns false, having done nothing, unless there is one row, of a common width.
+bool normed_row(Context& ctx, const NormedLinear& args);
+}  // namespace cuda
+
+namespace {
+
+bool done_as_row([[maybe_unused]] Context& ctx, [[maybe_unused]] const NormedLinear& args) {
+#ifdef CAROPE_WITH_CUDA
+  return ctx.device().kind == DeviceKind::kCuda && cuda::normed_row(ctx, args);
+#else
+  return false;
+#endif
+}
+
+}  // namespace
+
+void normed_linear(Context& ctx, const NormedLinear& args, Rounding rounding) {
+  check<ShapeError>(args.x && args.weight && args.y && args.weight.cols() == args.x.cols(),
+                    "a layer and the norm before it do not fit together");
+  check_shape(args.y, {args.x.rows(), args.weight.rows()}, "the result of a layer behind a norm");
+  if (done_as_row(ctx, args)) {
+    return;
+  }
+  if (args.branch) {
+    add_norm(ctx, args.x, args.branch, args.norm, args.sum, args.normed);
+  } else {
+    layer_norm(ctx, args.x, args.norm, args.normed);
+  }
+  if (args.pre) {
+    linear_gelu(ctx, args.normed.y, args.weight, args.bias, args.pre, args.y, rounding);
+  } else {
+    linear(ctx, args.normed.y, args.weight, args.bias, args.y, rounding);
+  }
+}
+
+}  // namespace carope
