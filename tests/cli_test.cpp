@@ -5,6 +5,7 @@
 #include "support/folder.h"
 #include "support/program.h"
 #include "support/shard_files.h"
+#include "support/training.h"
 
 namespace carope::test {
 namespace {
@@ -49,6 +50,22 @@ TEST(Cli, ListsDevices) {
   const Ended listed = run("devices");
   EXPECT_EQ(listed.status, 0);
   EXPECT_THAT(listed.output, AllOf(HasSubstr("cpu: "), HasSubstr("cuda")));
+}
+
+TEST(Cli, SaysWhyItCannotComputeThere) {
+  const TemporaryFolder folder;
+  write_training_data(folder / "data");
+  const std::string train =
+      "train --out '" + (folder / "run").string() + "' " + small_training(folder / "data");
+  const auto answer = [&](const std::string& options) {
+    const Ended ended = run(train + " " + options);
+    EXPECT_EQ(ended.status, 1) << options;
+    return ended.output;
+  };
+  EXPECT_THAT(answer("--device tpu"), HasSubstr("give auto, cpu, cuda or cuda:N"));
+  EXPECT_THAT(answer("--device cuda:x"), HasSubstr("give auto, cpu, cuda or cuda:N"));
+  EXPECT_THAT(answer("--device cpu --precision bf16"), HasSubstr("needs a GPU"));
+  EXPECT_THAT(answer("--device cuda:99"), HasSubstr("cuda:99 was asked for"));
 }
 
 TEST(Cli, InspectsAShard) {

@@ -93,6 +93,29 @@ TEST(Initialise, StartsTheGateAtRope) {
   EXPECT_THROW(literal.parameter("block.0.position.bias"), Error);
 }
 
+TEST(Gpt, RecomputesToTheSameBitsInLessMemory) {
+  for (const char* encoding : {"carope", "learnable"}) {
+    Gpt model(config_with(encoding));
+    model.initialise(1);
+    Context ctx = Context::cpu(2);
+    RandomBatch data(2, 8, 100);
+    const auto gradients_with = [&](Purpose purpose) {
+      Activations a = model.plan(2, 8, purpose);
+      model.loss_and_gradients(ctx, data.view(), a, Write::kOverwrite);
+      std::vector<float> gradients;
+      for (const Parameter& parameter : model.parameters()) {
+        const auto values = values_of(parameter.gradient);
+        gradients.insert(gradients.end(), values.begin(), values.end());
+      }
+      return gradients;
+    };
+    const auto kept = gradients_with(Purpose::kTraining);
+    EXPECT_TRUE(same_bits(gradients_with(Purpose::kRecomputing), kept)) << encoding;
+    EXPECT_LT(model.plan(2, 8, Purpose::kRecomputing).bytes(),
+              model.plan(2, 8, Purpose::kTraining).bytes());
+  }
+}
+
 class BadInput : public testing::Test {
  protected:
   static std::string message_of(const std::function<void()>& body) {

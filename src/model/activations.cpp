@@ -14,12 +14,9 @@ std::vector<Tensor> take_all(Arena& arena, const std::vector<TensorSpec>& specs)
   return tensors;
 }
 
-/// `y` is where the result goes, if somebody else has room for it.
-Normed take_normed(Arena& arena, std::int64_t rows, std::int64_t width, DType compute,
-                   const Tensor& y = {}) {
-  return {.y = y ? y : arena.take({{rows, width}, compute}),
-          .mean = arena.take({rows}),
-          .rstd = arena.take({rows})};
+/// `y` is where the result goes.
+Normed take_normed(Arena& arena, const Tensor& y) {
+  return {.y = y, .mean = arena.take({y.rows()}), .rstd = arena.take({y.rows()})};
 }
 
 /// How many rows of logits exist at once. On the CPU, few enough to stay in the cache where the
@@ -47,26 +44,29 @@ Activations::Activations(const GptConfig& config, const PositionEncoding& encodi
   const std::int64_t rows = seq.tokens();
   const std::int64_t width = config.width;
   const bool training = purpose != Purpose::kInference;
+  const bool keeps = purpose != Purpose::kRecomputing;  // each block its norms' results and GELU's
 
+  const auto normed = [&](Arena& arena) {
+    return take_normed(arena, keeps ? arena.take({{rows, width}, compute}) : shared.normed);
+  };
   const auto block = [&](Arena& arena, const Tensor& residual) {
-    return BlockActivations{.residual = residual,
-                            .normed_in = take_normed(arena, rows, width, compute, shared.normed),
-                            .qkv = arena.take({{rows, 3 * width}, compute}),
-                            .position = take_all(arena, encoding.saved(seq)),
-                            .attended = arena.take({{rows, width}, compute}),
-                            .logsumexp = arena.take({batch, config.heads, length}),
-                            .residual_mid = arena.take({{rows, width}, compute}),
-                            .normed_mid = take_normed(arena, rows, width, compute, shared.normed),
-                            .mlp_pre = arena.take({{rows, 4 * width}, compute}),
-                            .mlp_hidden = shared.mlp_hidden
-                                              ? shared.mlp_hidden
-                                              : arena.take({{rows, 4 * width}, compute})};
+    return BlockActivations{
+        .residual = residual,
+        .normed_in = normed(arena),
+        .qkv = arena.take({{rows, 3 * width}, compute}),
+        .position = take_all(arena, encoding.saved(seq)),
+        .attended = arena.take({{rows, width}, compute}),
+        .logsumexp = arena.take({batch, config.heads, length}),
+        .residual_mid = arena.take({{rows, width}, compute}),
+        .normed_mid = normed(arena),
+        .mlp_pre = arena.take({{rows, 4 * width}, compute}),
+        .mlp_hidden = keeps ? arena.take({{rows, 4 * width}, compute}) : shared.mlp_hidden};
   };
 
   arena_ = Arena::plan(device, [&](Arena& arena) {
     embedding = arena.take({{rows, width}, compute});
     shared = {};
-    if (purpose == Purpose::kRecomputing) {
+    if (!keeps) {
       shared.normed = arena.take({{rows, width}, compute});
       shared.mlp_hidden = arena.take({{rows, 4 * width}, compute});
     }
@@ -85,7 +85,7 @@ Activations::Activations(const GptConfig& config, const PositionEncoding& encodi
       blocks.front().residual = embedding;
     }
     final_residual = training ? arena.take({{rows, width}, compute}) : blocks.front().residual_mid;
-    final_normed = take_normed(arena, rows, width, compute);
+    final_normed = take_normed(arena, arena.take({{rows, width}, compute}));
     losses = arena.take({rows});
     total_loss = arena.take({{1}, DType::kF64});
     shared.branch = arena.take({{rows, width}, compute});
