@@ -44,8 +44,8 @@ class Gpt {
   void check_room(const DecodeState& state, std::int64_t tokens) const;
 
   /// Runs the blocks; the result is a.final_normed. With a decode state the tokens continue those
-  /// it has seen, and it then has seen them too; a token's results are then the same bits however
-  /// the sequence is cut, and whichever others are in the batch.
+  /// it has seen, and it then has seen them too; on the CPU a token's results are then the same
+  /// bits however the sequence is cut, and whichever others are in the batch.
   void forward(Context& ctx, const Sequence& given, const Tensor& tokens, Activations& a,
                DecodeState* state = nullptr) const;
   /// The logits [B, T, H] of the gate that set each token's frequency in a layer of the last

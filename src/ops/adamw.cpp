@@ -29,7 +29,7 @@ void gradient_norm(Context& ctx, std::span<const AdamwSlot> slots, const Tensor&
   for (const AdamwSlot& slot : slots) {
     check<ShapeError>(static_cast<bool>(slot.gradient), "a gradient is missing");
   }
-  CAROPE_DISPATCH(gradient_norm, ctx, slots, norm);
+  dispatch(ctx, cpu::gradient_norm, cuda::gradient_norm, slots, norm);
 }
 
 void adamw(Context& ctx, const Adamw& adamw, std::span<const AdamwSlot> slots, const Tensor& norm) {
@@ -44,7 +44,7 @@ void adamw(Context& ctx, const Adamw& adamw, std::span<const AdamwSlot> slots, c
       check_shape(slot.rounded, slot.value.shape(), "the rounded copy");
     }
   }
-  CAROPE_DISPATCH(adamw, ctx, adamw, slots, norm);
+  dispatch(ctx, cpu::adamw, cuda::adamw, adamw, slots, norm);
 }
 
 }  // namespace carope

@@ -39,7 +39,7 @@ void attention(Context& ctx, const Attention& attention, const Sequence& seq, co
   check_shape(logsumexp, {seq.batch, attention.heads, seq.length}, "logsumexp");
   check<ShapeError>(seq.offset == 0, "attention from offset {} needs a cache of the earlier keys",
                     seq.offset);
-  CAROPE_DISPATCH(attention, ctx, attention, seq, qkv, out, logsumexp);
+  dispatch(ctx, cpu::attention, cuda::attention, attention, seq, qkv, out, logsumexp);
 }
 
 void attention_backward(Context& ctx, const Attention& attention, const Sequence& seq,
@@ -49,7 +49,7 @@ void attention_backward(Context& ctx, const Attention& attention, const Sequence
   check_shape(args.logsumexp, {seq.batch, attention.heads, seq.length}, "logsumexp");
   check_shape(args.dout, args.out.shape(), "dout");
   check_shape(args.dqkv, args.qkv.shape(), "dqkv");
-  CAROPE_DISPATCH(attention_backward, ctx, attention, seq, args);
+  dispatch(ctx, cpu::attention_backward, cuda::attention_backward, attention, seq, args);
 }
 
 void attention_cached(Context& ctx, const Attention& attention, const Sequence& seq,
@@ -64,7 +64,7 @@ void attention_cached(Context& ctx, const Attention& attention, const Sequence& 
                      "{} tokens do not fit the key-value cache of {}; make it longer",
                      seq.offset + seq.length, cache.keys.dim(1));
   check<ShapeError>(!seq.document_start, "packed documents cannot be decoded through a cache");
-  CAROPE_DISPATCH(attention_cached, ctx, attention, seq, qkv, cache, out);
+  dispatch(ctx, cpu::attention_cached, cuda::attention_cached, attention, seq, qkv, cache, out);
 }
 
 }  // namespace carope

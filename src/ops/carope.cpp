@@ -51,7 +51,7 @@ double rope_gate_bias(std::int64_t pairs, double base) {
 void carope_frequency(Context& ctx, const Tensor& logits, const Tensor& frequency) {
   check<ShapeError>(static_cast<bool>(logits), "the gate logits are missing");
   check_shape(frequency, logits.shape(), "the frequencies");
-  CAROPE_DISPATCH(carope_frequency, ctx, logits, frequency);
+  dispatch(ctx, cpu::carope_frequency, cuda::carope_frequency, logits, frequency);
 }
 
 void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
@@ -60,7 +60,7 @@ void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tenso
   if (state) {
     check_shape(state, {seq.batch, carope.heads, carry.cols()}, "the phase state");
   }
-  CAROPE_DISPATCH(carope, ctx, carope, seq, logits, qkv, carry, state);
+  dispatch(ctx, cpu::carope, cuda::carope, carope, seq, logits, qkv, carry, state);
 }
 
 void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,
@@ -68,7 +68,7 @@ void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,
   check_carope(carope, seq, args.logits, args.qkv, args.carry);
   check_shape(args.dlogits, args.logits.shape(), "dlogits");
   check_shape(args.dqkv, args.qkv.shape(), "dqkv");
-  CAROPE_DISPATCH(carope_backward, ctx, carope, seq, args);
+  dispatch(ctx, cpu::carope_backward, cuda::carope_backward, carope, seq, args);
 }
 
 }  // namespace carope

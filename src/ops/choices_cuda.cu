@@ -43,9 +43,13 @@ Choices::Choices(const Context& ctx) : file_(choices_file(ctx)) {
   if (file_.empty() || !std::filesystem::exists(file_)) {
     return;
   }
-  std::istringstream lines(read_file(file_));
-  for (std::string name, choice; lines >> name >> choice;) {
-    chosen_[name] = choice;
+  try {
+    std::istringstream lines(read_file(file_));
+    for (std::string name, choice; lines >> name >> choice;) {
+      chosen_[name] = choice;
+    }
+  } catch (const FileError&) {
+    file_.clear();  // what cannot be read costs another measurement, not a run
   }
 }
 

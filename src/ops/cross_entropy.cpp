@@ -59,13 +59,14 @@ Tensor slice(const Tensor& vector, std::int64_t begin, std::int64_t end) {
 void cross_entropy(Context& ctx, const Tensor& logits, const Tensor& targets,
                    const Tensor& losses) {
   check_losses(logits, targets, losses);
-  CAROPE_DISPATCH(cross_entropy, ctx, logits, targets, losses);
+  dispatch(ctx, cpu::cross_entropy, cuda::cross_entropy, logits, targets, losses);
 }
 
 void cross_entropy_in_place(Context& ctx, const Tensor& logits, const Tensor& targets,
                             const Tensor& losses, float scale) {
   check_losses(logits, targets, losses);
-  CAROPE_DISPATCH(cross_entropy_in_place, ctx, logits, targets, losses, scale);
+  dispatch(ctx, cpu::cross_entropy_in_place, cuda::cross_entropy_in_place, logits, targets, losses,
+           scale);
 }
 
 void classifier_loss(Context& ctx, const Classifier& args) {

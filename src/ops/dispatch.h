@@ -1,14 +1,17 @@
 #pragma once
 
+#include <utility>
+
 #include "core/context.h"
 
-/// Runs the kernel `op` of the context's device. Each operation declares its kernels, one in
-/// namespace cpu and one in namespace cuda; a build without CUDA has no context that asks for the
-/// latter.
-#ifdef CAROPE_WITH_CUDA
-#define CAROPE_DISPATCH(op, ctx, ...)                                              \
-  ((ctx).device().kind == ::carope::DeviceKind::kCuda ? cuda::op(ctx, __VA_ARGS__) \
-                                                      : cpu::op(ctx, __VA_ARGS__))
-#else
-#define CAROPE_DISPATCH(op, ctx, ...) cpu::op(ctx, __VA_ARGS__)
-#endif
+namespace carope {
+
+/// Runs an operation's kernel for the context's device. A build without CUDA links no_cuda.cpp in
+/// the place of the CUDA kernels.
+template <class Kernel, class... Args>
+decltype(auto) dispatch(Context& ctx, Kernel& cpu, Kernel& cuda, Args&&... args) {
+  Kernel& kernel = ctx.device().kind == DeviceKind::kCuda ? cuda : cpu;
+  return kernel(ctx, std::forward<Args>(args)...);
+}
+
+}  // namespace carope

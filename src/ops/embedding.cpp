@@ -52,24 +52,24 @@ void check_positions(const Sequence& seq, const Tensor& table, const Tensor& x) 
 
 void embedding(Context& ctx, const Tensor& tokens, const Tensor& table, const Tensor& out) {
   check_lookup(tokens, table, out);
-  CAROPE_DISPATCH(embedding, ctx, tokens, table, out);
+  dispatch(ctx, cpu::embedding, cuda::embedding, tokens, table, out);
 }
 
 void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dout,
                         const Tensor& dtable) {
   check_lookup(tokens, dtable, dout);
-  CAROPE_DISPATCH(embedding_backward, ctx, tokens, dout, dtable);
+  dispatch(ctx, cpu::embedding_backward, cuda::embedding_backward, tokens, dout, dtable);
 }
 
 void add_positions(Context& ctx, const Sequence& seq, const Tensor& table, const Tensor& x) {
   check_positions(seq, table, x);
-  CAROPE_DISPATCH(add_positions, ctx, seq, table, x);
+  dispatch(ctx, cpu::add_positions, cuda::add_positions, seq, table, x);
 }
 
 void add_positions_backward(Context& ctx, const Sequence& seq, const Tensor& dx,
                             const Tensor& dtable, Write write) {
   check_positions(seq, dtable, dx);
-  CAROPE_DISPATCH(add_positions_backward, ctx, seq, dx, dtable, write);
+  dispatch(ctx, cpu::add_positions_backward, cuda::add_positions_backward, seq, dx, dtable, write);
 }
 
 }  // namespace carope

@@ -45,7 +45,7 @@ void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& b
             const Tensor& y, Rounding rounding) {
   check_layer(x, weight, y);
   check_bias(bias, weight);
-  CAROPE_DISPATCH(linear, ctx, x, weight, bias, y, rounding);
+  dispatch(ctx, cpu::linear, cuda::linear, x, weight, bias, y, rounding);
 }
 
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -53,26 +53,26 @@ void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tens
   check_layer(x, weight, y);
   check_bias(bias, weight);
   check_shape(pre, y.shape(), "the input of the GELU");
-  CAROPE_DISPATCH(linear_gelu, ctx, x, weight, bias, pre, y, rounding);
+  dispatch(ctx, cpu::linear_gelu, cuda::linear_gelu, x, weight, bias, pre, y, rounding);
 }
 
 void gelu(Context& ctx, const Tensor& pre, const Tensor& y) {
   check<ShapeError>(static_cast<bool>(pre), "the input of the GELU is missing");
   check_shape(y, pre.shape(), "the result of the GELU");
-  CAROPE_DISPATCH(gelu, ctx, pre, y);
+  dispatch(ctx, cpu::gelu, cuda::gelu, pre, y);
 }
 
 void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& dx,
                            Write write) {
   check_layer(dx, weight, dy);
-  CAROPE_DISPATCH(linear_backward_input, ctx, dy, weight, dx, write);
+  dispatch(ctx, cpu::linear_backward_input, cuda::linear_backward_input, dy, weight, dx, write);
 }
 
 void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
                           const Tensor& dpre) {
   check_layer(dpre, weight, dy);
   check_shape(pre, dpre.shape(), "the input of the GELU");
-  CAROPE_DISPATCH(linear_backward_gelu, ctx, dy, weight, pre, dpre);
+  dispatch(ctx, cpu::linear_backward_gelu, cuda::linear_backward_gelu, dy, weight, pre, dpre);
 }
 
 void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dweight,
@@ -85,7 +85,8 @@ void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, con
   if (dbias) {
     check_shape(dbias, {dy.cols()}, "the bias of a linear layer");
   }
-  CAROPE_DISPATCH(linear_backward_weight, ctx, x, dy, dweight, dbias, write);
+  dispatch(ctx, cpu::linear_backward_weight, cuda::linear_backward_weight, x, dy, dweight, dbias,
+           write);
 }
 
 }  // namespace carope

@@ -36,7 +36,7 @@ void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const
   check_norm(x, weights.gain, weights.bias);
   check_statistics(x, out);
   check_shape(out.y, x.shape(), "the result of a layer norm");
-  CAROPE_DISPATCH(layer_norm, ctx, x, weights, out);
+  dispatch(ctx, cpu::layer_norm, cuda::layer_norm, x, weights, out);
 }
 
 void add_norm(Context& ctx, const Tensor& x, const Tensor& branch, const NormWeights& weights,
@@ -46,7 +46,7 @@ void add_norm(Context& ctx, const Tensor& x, const Tensor& branch, const NormWei
   check_shape(branch, x.shape(), "the branch added to a residual");
   check_shape(sum, x.shape(), "the sum of residual and branch");
   check_shape(out.y, x.shape(), "the result of a layer norm");
-  CAROPE_DISPATCH(add_norm, ctx, x, branch, weights, sum, out);
+  dispatch(ctx, cpu::add_norm, cuda::add_norm, x, branch, weights, sum, out);
 }
 
 void norm_backward(Context& ctx, const NormBackward& args) {
@@ -58,7 +58,7 @@ void norm_backward(Context& ctx, const NormBackward& args) {
   if (args.dx_sum) {
     check_shape(args.dx_sum, {args.x.cols()}, "the sums of the gradient of a layer norm's input");
   }
-  CAROPE_DISPATCH(norm_backward, ctx, args);
+  dispatch(ctx, cpu::norm_backward, cuda::norm_backward, args);
 }
 
 }  // namespace carope

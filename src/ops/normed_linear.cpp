@@ -7,23 +7,11 @@ namespace cuda {
 bool normed_row(Context& ctx, const NormedLinear& args);
 }  // namespace cuda
 
-namespace {
-
-bool done_as_row([[maybe_unused]] Context& ctx, [[maybe_unused]] const NormedLinear& args) {
-#ifdef CAROPE_WITH_CUDA
-  return ctx.device().kind == DeviceKind::kCuda && cuda::normed_row(ctx, args);
-#else
-  return false;
-#endif
-}
-
-}  // namespace
-
 void normed_linear(Context& ctx, const NormedLinear& args, Rounding rounding) {
   check<ShapeError>(args.x && args.weight && args.y && args.weight.cols() == args.x.cols(),
                     "a layer and the norm before it do not fit together");
   check_shape(args.y, {args.x.rows(), args.weight.rows()}, "the result of a layer behind a norm");
-  if (done_as_row(ctx, args)) {
+  if (ctx.device().kind == DeviceKind::kCuda && cuda::normed_row(ctx, args)) {
     return;
   }
   if (args.branch) {

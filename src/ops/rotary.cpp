@@ -31,7 +31,7 @@ void rotary(Context& ctx, const Rotary& rotary, const Sequence& seq, Direction d
       qkv.cols() == 3 * rotary.heads * 2 * pairs && pairs <= kMaxRotaryPairs,
       "qkv of width {} does not hold q, k and v of {} heads with {} rotary pairs (at most {})",
       qkv.cols(), rotary.heads, pairs, kMaxRotaryPairs);
-  CAROPE_DISPATCH(rotary, ctx, rotary, seq, direction, qkv);
+  dispatch(ctx, cpu::rotary, cuda::rotary, rotary, seq, direction, qkv);
 }
 
 }  // namespace carope

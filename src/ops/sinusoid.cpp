@@ -17,7 +17,7 @@ void add_sinusoid(Context& ctx, const Sequence& seq, const Tensor& increments, f
   check_sequence(seq, x, "the tensor that sinusoids are added to");
   check<ShapeError>(x.cols() % 2 == 0, "sinusoids need an even width, not {}", x.cols());
   check_shape(increments, {x.cols() / 2}, "the increments of the sinusoids");
-  CAROPE_DISPATCH(add_sinusoid, ctx, seq, increments, scale, x);
+  dispatch(ctx, cpu::add_sinusoid, cuda::add_sinusoid, seq, increments, scale, x);
 }
 
 }  // namespace carope

@@ -17,7 +17,7 @@ void add_sum(Context& ctx, const Tensor& x, double scale, const Tensor& total) {
   check_shape(total, {1}, "the total of a sum");
   check<ShapeError>(total.dtype() == DType::kF64, "a total must be f64, not {}",
                     to_string(total.dtype()));
-  CAROPE_DISPATCH(add_sum, ctx, x, scale, total);
+  dispatch(ctx, cpu::add_sum, cuda::add_sum, x, scale, total);
 }
 
 }  // namespace carope

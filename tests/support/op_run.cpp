@@ -1,6 +1,7 @@
 #include "support/op_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -34,13 +35,15 @@ void round_to(DType type, std::vector<float>& values) {
   }
 }
 
-/// A tensor of this type with values from [offset - scale, offset + scale].
+/// A tensor of this type with values from [offset - scale, offset + scale], multiples of a step if
+/// there is one.
 std::vector<float> fill(const std::string& stream, const Shape& shape, DType type, double scale,
-                        double offset) {
+                        double offset, double step = 0.0) {
   const std::uint64_t seed = hash(stream);
   std::vector<float> values(static_cast<std::size_t>(shape.size()));
   for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<float>(offset + scale * uniform(seed, i));
+    const double value = offset + scale * uniform(seed, i);
+    values[i] = static_cast<float>(step > 0.0 ? std::round(value / step) * step : value);
   }
   round_to(type, values);
   return values;
@@ -58,7 +61,7 @@ double uniform(std::string_view stream, std::uint64_t i) { return uniform(hash(s
 std::vector<float> input_values(const OpCase& op, std::size_t input, DType activation) {
   const Input& in = op.inputs[input];
   return fill(op.name() + "/" + in.name, in.shape, value_type(in.precision, activation), in.scale,
-              in.offset);
+              in.offset, in.step);
 }
 
 std::vector<float> gradient_before(const OpCase& op, std::size_t input, DType activation) {

@@ -1,0 +1,56 @@
+#include "core/error.h"
+#include "ops/adamw.h"
+#include "ops/attention.h"
+#include "ops/carope.h"
+#include "ops/cross_entropy.h"
+#include "ops/embedding.h"
+#include "ops/linear.h"
+#include "ops/norm.h"
+#include "ops/normed_linear.h"
+#include "ops/rotary.h"
+#include "ops/sinusoid.h"
+#include "ops/sum.h"
+
+// In the place of the CUDA kernels where there are none. No context of such a build asks for them.
+namespace carope::cuda {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw DeviceError("built without CUDA: there is no such kernel; use the CPU");
+}
+
+}  // namespace
+
+using C = Context;
+using T = const Tensor&;
+using S = const Sequence&;
+
+void adamw(C&, const Adamw&, std::span<const AdamwSlot>, T) { refuse(); }
+void gradient_norm(C&, std::span<const AdamwSlot>, T) { refuse(); }
+void attention(C&, const Attention&, S, T, T, T) { refuse(); }
+void attention_backward(C&, const Attention&, S, const AttentionBackward&) { refuse(); }
+void attention_cached(C&, const Attention&, S, T, const KeyValueCache&, T) { refuse(); }
+void carope(C&, const Carope&, S, T, T, T, T) { refuse(); }
+void carope_backward(C&, const Carope&, S, const CaropeBackward&) { refuse(); }
+void carope_frequency(C&, T, T) { refuse(); }
+void cross_entropy(C&, T, T, T) { refuse(); }
+void cross_entropy_in_place(C&, T, T, T, float) { refuse(); }
+void embedding(C&, T, T, T) { refuse(); }
+void embedding_backward(C&, T, T, T) { refuse(); }
+void add_positions(C&, S, T, T) { refuse(); }
+void add_positions_backward(C&, S, T, T, Write) { refuse(); }
+void linear(C&, T, T, T, T, Rounding) { refuse(); }
+void linear_gelu(C&, T, T, T, T, T, Rounding) { refuse(); }
+void gelu(C&, T, T) { refuse(); }
+void linear_backward_input(C&, T, T, T, Write) { refuse(); }
+void linear_backward_gelu(C&, T, T, T, T) { refuse(); }
+void linear_backward_weight(C&, T, T, T, T, Write) { refuse(); }
+void layer_norm(C&, T, const NormWeights&, const Normed&) { refuse(); }
+void add_norm(C&, T, T, const NormWeights&, T, const Normed&) { refuse(); }
+void norm_backward(C&, const NormBackward&) { refuse(); }
+bool normed_row(C&, const NormedLinear&) { refuse(); }
+void rotary(C&, const Rotary&, S, Direction, T) { refuse(); }
+void add_sinusoid(C&, S, T, float, T) { refuse(); }
+void add_sum(C&, T, double, T) { refuse(); }
+
+}  // namespace carope::cuda
