@@ -17,6 +17,7 @@ std::size_t size_of(DType dtype) {
     case DType::kU32:
       return 4;
     case DType::kBF16:
+    case DType::kU16:
       return 2;
   }
   throw ShapeError("a tensor has no dtype");
@@ -34,6 +35,8 @@ const char* to_string(DType dtype) {
       return "i32";
     case DType::kU32:
       return "u32";
+    case DType::kU16:
+      return "u16";
   }
   return "?";
 }

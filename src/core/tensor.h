@@ -11,7 +11,7 @@
 
 namespace carope {
 
-enum class DType : std::uint8_t { kF32, kF64, kBF16, kI32, kU32 };
+enum class DType : std::uint8_t { kF32, kF64, kBF16, kI32, kU32, kU16 };
 
 /// A bfloat16 number as the CPU sees it: bits to be stored, copied and converted.
 struct Bf16 {
@@ -36,6 +36,8 @@ template <>
 inline constexpr DType kDTypeOf<std::int32_t> = DType::kI32;
 template <>
 inline constexpr DType kDTypeOf<std::uint32_t> = DType::kU32;
+template <>
+inline constexpr DType kDTypeOf<std::uint16_t> = DType::kU16;
 
 /// Up to four extents, kept inline so that making a view allocates nothing.
 class Shape {

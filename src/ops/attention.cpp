@@ -13,6 +13,8 @@ decltype(carope::attention_cached) attention_cached;
 namespace cuda {
 decltype(carope::attention) attention;
 decltype(carope::attention_backward) attention_backward;
+decltype(carope::attention_backward_through) attention_backward_through;
+decltype(carope::attention_goes_through) attention_goes_through;
 decltype(carope::attention_cached) attention_cached;
 }  // namespace cuda
 
@@ -31,6 +33,33 @@ void check_attention(const Attention& attention, const Sequence& seq, const Tens
   }
 }
 
+void check_backward(const Attention& attention, const Sequence& seq,
+                    const AttentionBackward& args) {
+  check_attention(attention, seq, args.qkv, args.out);
+  check<ShapeError>(seq.offset == 0, "attention from offset {} has no backward pass", seq.offset);
+  check_shape(args.logsumexp, {seq.batch, attention.heads, seq.length}, "logsumexp");
+  check_shape(args.dout, args.out.shape(), "dout");
+  check_shape(args.dqkv, args.qkv.shape(), "dqkv");
+}
+
+void check_input(const Attention& attention, const Sequence& seq, const Tensor& qkv,
+                 const AttentionInput& input) {
+  const std::int64_t pairs = qkv.cols() / (6 * attention.heads);
+  const Shape phases{seq.batch, seq.length, attention.heads, pairs};
+  if (input.increments) {
+    check_shape(input.increments, {pairs}, "the increments of attention's input");
+  }
+  if (input.phases) {
+    check_shape(input.phases, phases, "the phases of attention's input");
+  }
+  if (input.torque) {
+    check_shape(input.torque, phases, "the torque");
+  }
+  if (input.bias_gradient) {
+    check_shape(input.bias_gradient, {qkv.cols()}, "the gradient of qkv's bias");
+  }
+}
+
 }  // namespace
 
 void attention(Context& ctx, const Attention& attention, const Sequence& seq, const Tensor& qkv,
@@ -44,12 +73,22 @@ void attention(Context& ctx, const Attention& attention, const Sequence& seq, co
 
 void attention_backward(Context& ctx, const Attention& attention, const Sequence& seq,
                         const AttentionBackward& args) {
-  check_attention(attention, seq, args.qkv, args.out);
-  check<ShapeError>(seq.offset == 0, "attention from offset {} has no backward pass", seq.offset);
-  check_shape(args.logsumexp, {seq.batch, attention.heads, seq.length}, "logsumexp");
-  check_shape(args.dout, args.out.shape(), "dout");
-  check_shape(args.dqkv, args.qkv.shape(), "dqkv");
+  check_backward(attention, seq, args);
   dispatch(ctx, cpu::attention_backward, cuda::attention_backward, attention, seq, args);
+}
+
+bool attention_backward_through(Context& ctx, const Attention& attention, const Sequence& seq,
+                                const AttentionBackward& args, const AttentionInput& input) {
+  check_backward(attention, seq, args);
+  check_input(attention, seq, args.qkv, input);
+  return ctx.device().kind == DeviceKind::kCuda &&
+         cuda::attention_backward_through(ctx, attention, seq, args, input);
+}
+
+bool attention_goes_through(Device device, DType dtype, std::int64_t head_dim,
+                            std::int64_t length) {
+  return device.kind == DeviceKind::kCuda &&
+         cuda::attention_goes_through(device, dtype, head_dim, length);
 }
 
 void attention_cached(Context& ctx, const Attention& attention, const Sequence& seq,

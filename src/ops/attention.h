@@ -1,7 +1,9 @@
 #pragma once
 
 #include "core/context.h"
+#include "ops/rotary.h"
 #include "ops/sequence.h"
+#include "ops/write.h"
 
 namespace carope {
 
@@ -27,6 +29,25 @@ struct AttentionBackward {
 
 void attention_backward(Context& ctx, const Attention& attention, const Sequence& seq,
                         const AttentionBackward& args);
+
+/// What happened to qkv before attention, for a backward pass that goes on through it: q and k were
+/// rotated by (t + 1) increments, by `phases`, or not at all; before that a bias was added.
+struct AttentionInput {
+  RotaryLayout layout = RotaryLayout::kHalf;
+  Tensor increments{};  // [P] u32
+  Tensor phases{};      // [B, T, H, P] u16, in 2^-16 turns
+  Tensor torque{};      // [B, T, H, P] bf16 result: the gradient of the phases in radians; or empty
+  Tensor bias_gradient{};           // [3C] f32 result: the sums of dqkv's columns; or empty
+  Write write = Write::kOverwrite;  // of bias_gradient
+};
+
+/// attention_backward() with dqkv as it was before the rotation. Returns false, having done
+/// nothing, where no kernel goes that far.
+bool attention_backward_through(Context& ctx, const Attention& attention, const Sequence& seq,
+                                const AttentionBackward& args, const AttentionInput& input);
+
+/// Whether attention_backward_through() goes that far for whole documents of such a length.
+bool attention_goes_through(Device device, DType dtype, std::int64_t head_dim, std::int64_t length);
 
 /// Which kernels attention uses on a CUDA device; each context keeps one of these.
 struct AttentionKernels {

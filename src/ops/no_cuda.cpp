@@ -29,6 +29,11 @@ void adamw(C&, const Adamw&, std::span<const AdamwSlot>, T) { refuse(); }
 void gradient_norm(C&, std::span<const AdamwSlot>, T) { refuse(); }
 void attention(C&, const Attention&, S, T, T, T) { refuse(); }
 void attention_backward(C&, const Attention&, S, const AttentionBackward&) { refuse(); }
+bool attention_backward_through(C&, const Attention&, S, const AttentionBackward&,
+                                const AttentionInput&) {
+  refuse();
+}
+bool attention_goes_through(Device, DType, std::int64_t, std::int64_t) { refuse(); }
 void attention_cached(C&, const Attention&, S, T, const KeyValueCache&, T) { refuse(); }
 void carope(C&, const Carope&, S, T, T, T, T) { refuse(); }
 void carope_backward(C&, const Carope&, S, const CaropeBackward&) { refuse(); }
