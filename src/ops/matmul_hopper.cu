@@ -1,5 +1,6 @@
 #include "ops/matmul_hopper.h"
 
+#include <algorithm>
 #include <array>
 #include <numeric>
 
