@@ -9,11 +9,11 @@
 #include "ops/tensor_copy.cuh"
 
 // A block stays on its multiprocessor and takes tiles of 128 x 256 of the result, one after
-// another. One thread brings the factors; each of two warpgroups multiplies half of a tile's rows.
-// When a tile's sums are complete they are rounded and put aside, in half as many registers, and
-// while the tensor cores compute the next tile, the same warps finish this one in eight parts: they
-// are never idle for it. What is stored, and what the backward pass reads besides the factors,
-// passes through shared memory of each warp's own.
+// another. One thread brings the factors; each of two warpgroups multiplies half of a tile's rows,
+// and does little else, so that the tensor cores have work queued all the time. When a tile's sums
+// are complete, their warps round them and hand them, a piece of 16 x 64 at a time, to the warps of
+// another group, which finish them: half of a tile at once, the rest, kept in few registers, while
+// the next tile is computed.
 namespace carope::cuda {
 namespace {
 
@@ -24,24 +24,36 @@ constexpr int kStages = 4;
 constexpr int kGroups = 2;
 constexpr int kConsumers = kGroups * kGroupThreads;
 constexpr int kConsumerWarps = kConsumers / kWarp;
-constexpr int kThreads = kConsumers + kGroupThreads;
-constexpr int kConsumerRegisters = 240;
-constexpr int kProducerRegisters = 24;
+
+/// Who does what, for products of kWidth columns in one instruction. All 256 take so many registers
+/// in one that there can be no fourth group of warps: one of the third's brings the factors.
+template <int kWidth>
+struct Roles {
+  static constexpr bool kFourGroups = kWidth < kCols;
+  static constexpr int kFinishers = kFourGroups ? 4 : 3;  // warps
+  static constexpr int kThreads = kConsumers + (kFourGroups ? 2 : 1) * kGroupThreads;
+  static constexpr int kConsumerRegisters = 192;
+  static constexpr int kFinisherRegisters = kFourGroups ? 104 : 120;
+  static constexpr int kProducerRegisters = 24;
+  static constexpr int kProducer = kConsumers + (kFourGroups ? 4 : 3) * kWarp;  // thread
+};
 
 using Rows64 = SharedRows<64>;
 constexpr int kPieceRows = 16;  // of a warp
 constexpr int kPieceCols = 64;
 constexpr int kPieceBytes = kPieceRows * Rows64::kRowBytes;
-constexpr int kParts = 8;  // of a tile, 32 columns each: two make a piece
-constexpr int kPartCols = kCols / kParts;
+constexpr int kPieces = kCols / kPieceCols;  // of a warp's rows
+constexpr int kDirect = 2;                   // of them are handed over at once
+constexpr int kPieceWords = kPieceCols / 4;  // of a lane, each a pair of columns
 constexpr int kLeftBytes = kRows * Rows64::kRowBytes;
 constexpr int kRightBytes = kCols * Rows64::kRowBytes;
 
 struct alignas(1024) SharedMemory {
   std::byte left[kStages][kLeftBytes];
   std::byte right[kStages][kRightBytes];
-  std::byte pieces[kConsumerWarps][2][kPieceBytes];
-  std::uint64_t filled[kStages], free[kStages], piece_filled[kConsumerWarps][2];
+  std::byte pieces[kConsumerWarps][kDirect][kPieceBytes];
+  std::uint64_t filled[kStages], free[kStages];
+  std::uint64_t piece_filled[kConsumerWarps][kDirect], piece_free[kConsumerWarps][kDirect];
 };
 
 enum class Pass : std::uint8_t { kForward, kBackward };
@@ -49,17 +61,17 @@ enum class Pass : std::uint8_t { kForward, kBackward };
 enum class Sharing : std::uint8_t { kNone, kLeft, kRight };
 
 struct Product {
-  CUtensorMap left;    // [M, K]
-  CUtensorMap right;   // [N, K], in the backward pass [K, N]
-  CUtensorMap pre;     // [M, N]
-  CUtensorMap result;  // [M, N]
-  const bf16* bias;    // [N] or null
-  float* shares;       // of the sums of the result's columns, or null
-  int width;           // N
-  int steps;           // K / kDepth
-  int columns;         // of tiles of a cluster
-  int tiles;           // of a cluster
-  int period;          // a cluster's every period-th tile is in the same column
+  CUtensorMap left;   // [M, K]
+  CUtensorMap right;  // [N, K], in the backward pass [K, N]
+  bf16* pre;          // [M, N]
+  bf16* result;       // [M, N]
+  const bf16* bias;   // [N] or null
+  float* shares;      // of the sums of the result's columns, or null
+  int width;          // N
+  int steps;          // K / kDepth
+  int columns;        // of tiles of a cluster
+  int tiles;          // of a cluster
+  int period;         // a cluster's every period-th tile is in the same column
 };
 
 constexpr int kBoth = 0b11;  // blocks of a cluster
@@ -168,47 +180,17 @@ __device__ void produce(const Product& p, SharedMemory& shared) {
   }
 }
 
-/// Sums over the eight lanes that have the same lane % 4. Lane l gets the sum of
-/// values[l / 16 * 4 + l / 8 % 2 * 2 + l / 4 % 2].
-__device__ float spread_sums(float (&values)[8]) {
-  const int lane = threadIdx.x % kWarp;
-#pragma unroll
-  for (int half = 4; half > 0; half /= 2) {
-    const bool upper = (lane & (4 * half)) != 0;
-#pragma unroll
-    for (int i = 0; i < half; ++i) {
-      const float sent = upper ? values[i] : values[i + half];
-      const float kept = upper ? values[i + half] : values[i];
-      values[i] = kept + __shfl_xor_sync(kAllLanes, sent, 4 * half);
-    }
-  }
-  return values[0];
-}
-
-/// What a warp does to its 16 rows of a tile whose sums are complete.
+/// Hands a consumer warp's 16 rows of finished sums over, piece by piece.
 template <Pass kPass>
-class Finish {
+class HandOver {
  public:
-  __device__ Finish(const Product& p, SharedMemory& shared)
+  __device__ HandOver(const Product& p, SharedMemory& shared)
       : p_(p),
-        warp_(threadIdx.x / kWarp),
         lane_(threadIdx.x % kWarp),
-        pieces_(shared_address(shared.pieces[warp_])),
-        filled_(shared_address(shared.piece_filled[warp_])) {}
-
-  /// Rounds the sums and puts them aside.
-  __device__ void keep(const WideSums& sums, const std::uint32_t (&bias)[kCols / 8]) {
-#pragma unroll
-    for (int i = 0; i < kCols / 4; ++i) {
-      float2 pair{sums[2 * i], sums[2 * i + 1]};
-      if constexpr (kPass == Pass::kForward) {
-        const float2 added = unpack_bf16(bias[i / 2]);
-        pair.x += added.x;
-        pair.y += added.y;
-      }
-      kept_[i] = pack_bf16(pair.x, pair.y);
-    }
-  }
+        target_(
+            Rows64{shared_address(shared.pieces[threadIdx.x / kWarp])}.at(lane_ % 16, lane_ / 16)),
+        filled_(shared_address(shared.piece_filled[threadIdx.x / kWarp])),
+        free_(shared_address(shared.piece_free[threadIdx.x / kWarp])) {}
 
   /// The bias of this lane's columns; zeros if there is none.
   __device__ void load_bias(const Place& at, std::uint32_t (&bias)[kCols / 8]) const {
@@ -221,161 +203,88 @@ class Finish {
     }
   }
 
-  /// Begins the load of a tile's first piece of `pre`; those after it begin along the way.
-  __device__ void begin(const Place& at) const {
-    if (kPass == Pass::kBackward && lane_ == 0) {
-      fetch(at, 0);
-    }
-  }
-
-  /// Finishes one part of the tile at `at`. `next`: the tile after it, or null.
-  __device__ __forceinline__ void part(int number, const Place& at, const Place* next) {
-    const int piece_number = number / 2;
-    if (number % 2 == 0) {
-      begin_piece(piece_number, at, next);
-    }
-    float sums[8] = {};
+  /// Rounds a tile's sums; hands over the first pieces and puts the others aside.
+  template <int kSets, int kEach>
+  __device__ __forceinline__ void take(const float (&sums)[kSets][kEach],
+                                       const std::uint32_t (&bias)[kCols / 8]) {
 #pragma unroll
-    for (int f = 0; f < 2; ++f) {
-      const int column = number % 2 * 2 + f;  // 16 of the piece
-      Fragment kept;
+    for (int piece = 0; piece < kPieces; ++piece) {
+      std::uint32_t words[kPieceWords];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        kept.part[i] = kept_[8 * number + 4 * f + i];
-      }
-      if constexpr (kPass == Pass::kForward) {
-        store_fragment(lane_address(0, column), kept);
-        Fragment activated;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 pair = unpack_bf16(kept.part[i]);
-          activated.part[i] = pack_bf16(fast_gelu_of(pair.x), fast_gelu_of(pair.y));
+      for (int i = 0; i < kPieceWords; ++i) {
+        const int pair = piece * kPieceWords + i;
+        const float* from = &sums[2 * pair / kEach][2 * pair % kEach];
+        float2 sum{from[0], from[1]};
+        if constexpr (kPass == Pass::kForward) {
+          const float2 added = unpack_bf16(bias[pair / 2]);
+          sum.x += added.x;
+          sum.y += added.y;
         }
-        store_fragment(lane_address(1, column), activated);
+        words[i] = pack_bf16(sum.x, sum.y);
+      }
+      if (piece < kDirect) {
+        pass(piece, words);
       } else {
-        const Fragment pre = piece(piece_number % 2).load(0, column);
-        Fragment gradient;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float2 pair = unpack_bf16(kept.part[i]);
-          const float2 x = unpack_bf16(pre.part[i]);
-          pair.x *= fast_gelu_derivative(x.x);
-          pair.y *= fast_gelu_derivative(x.y);
-          sums[4 * f + i / 2 * 2] += pair.x;
-          sums[4 * f + i / 2 * 2 + 1] += pair.y;
-          gradient.part[i] = pack_bf16(pair.x, pair.y);
+        for (int i = 0; i < kPieceWords; ++i) {
+          kept_[piece - kDirect][i] = words[i];
         }
-        store_fragment(lane_address(piece_number % 2, column), gradient);
-      }
-    }
-    if constexpr (kPass == Pass::kBackward) {
-      column_sums_[number] += spread_sums(sums);
-    }
-    if (number % 2 == 1) {
-      end_piece(piece_number, at);
-    }
-    if (kPass == Pass::kBackward && number == kParts - 1) {
-      ++tiles_;
-      if (at.ends_column && p_.shares != nullptr) {
-        store_shares(at);
       }
     }
   }
 
-  /// Before the block ends.
-  __device__ void end() const {
-    if (lane_ == 0) {
-      wait_for_store_reads();
-    }
-  }
+  /// Hands over a piece that was put aside.
+  __device__ void pass_kept(int piece) { pass(piece, kept_[piece - kDirect]); }
 
  private:
-  __device__ Rows64 piece(int i) const { return {pieces_ + i * kPieceBytes}; }
-  __device__ std::uint32_t lane_address(int i, int column) const {
-    return piece(i).at(lane_ % 16, 2 * column + lane_ / 16);
-  }
-  __device__ SharedBarrier filled(int i) const {
-    return {filled_ + i * static_cast<int>(sizeof(std::uint64_t))};
-  }
-
-  __device__ void fetch(const Place& at, int piece_number) const {
-    const SharedBarrier arrived = filled(piece_number % 2);
-    arrive_expecting(arrived, kPieceBytes);
-    load_tile(pieces_ + piece_number % 2 * kPieceBytes, p_.pre, at.row + warp_ * kPieceRows,
-              at.column + piece_number * kPieceCols, arrived);
-  }
-
-  __device__ void begin_piece(int piece_number, const Place& at, const Place* next) const {
-    if (lane_ == 0) {
-      wait_for_store_reads();
-      if constexpr (kPass == Pass::kBackward) {  // in place of the piece that was just stored
-        if (piece_number + 1 < kCols / kPieceCols) {
-          fetch(at, piece_number + 1);
-        } else if (next != nullptr) {
-          fetch(*next, 0);
-        }
-      }
-    }
-    __syncwarp();
-    if constexpr (kPass == Pass::kBackward) {
-      filled(piece_number % 2).wait(tiles_ * (kCols / kPieceCols / 2) + piece_number / 2);
-    }
-  }
-
-  __device__ void end_piece(int piece_number, const Place& at) const {
-    publish_to_products();
-    __syncwarp();
-    if (lane_ == 0) {
-      const int row = at.row + warp_ * kPieceRows;
-      const int column = at.column + piece_number * kPieceCols;
-      if constexpr (kPass == Pass::kForward) {
-        store_tile(p_.pre, row, column, pieces_);
-        store_tile(p_.result, row, column, pieces_ + kPieceBytes);
-      } else {
-        store_tile(p_.result, row, column, pieces_ + piece_number % 2 * kPieceBytes);
-      }
-      close_stores();
-    }
-  }
-
-  __device__ void store_shares(const Place& at) {
-    float* to = p_.shares + (std::int64_t{at.share} * kConsumerWarps + warp_) * p_.width +
-                at.column + lane_ / 8 * 8 + lane_ % 4 * 2 + lane_ / 4 % 2;
+  __device__ __forceinline__ void pass(int piece, const std::uint32_t (&words)[kPieceWords]) {
+    const int slot = piece % kDirect;
+    const int offset = slot * static_cast<int>(sizeof(std::uint64_t));
+    SharedBarrier{free_ + offset}.wait(times_ - 1);
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      to[i * kPartCols] = column_sums_[i];
-      column_sums_[i] = 0.0F;
+    for (int i = 0; i < kPieceCols / 16; ++i) {
+      // The permutation of pieces of 16 bytes is an exclusive or.
+      store_fragment((target_ + slot * kPieceBytes) ^ (i * 32),
+                     {{words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]}});
     }
+    __syncwarp();
+    if (lane_ == 0) {
+      SharedBarrier{filled_ + offset}.arrive();
+    }
+    times_ += slot == kDirect - 1 ? 1 : 0;
   }
 
   const Product& p_;
-  int warp_;
   int lane_;
-  std::uint32_t pieces_;
+  std::uint32_t target_;  // of this lane in the first slot
   std::uint32_t filled_;
-  std::uint32_t kept_[kCols / 4];   // pairs of columns, in the order of WideSums
-  float column_sums_[kParts] = {};  // of a column in each part
-  int tiles_ = 0;
+  std::uint32_t free_;
+  std::uint32_t kept_[kPieces - kDirect][kPieceWords];  // in the order of the sums
+  int times_ = 0;                                       // that each slot has been used
 };
 
 /// A warpgroup's part: half of the rows of each tile.
-template <Pass kPass, Sharing kSharing>
+template <Pass kPass, Sharing kSharing, int kWidth>
 __device__ void consume(const Product& p, SharedMemory& shared, int group) {
   const int lane = threadIdx.x % kWarp;
   int n = 0;  // steps so far
-  WideSums sums;
+  float sums[kCols / kWidth][kWidth / 2];
   const auto start_step = [&](bool add) {
     const int stage = n % kStages;
-    const std::uint32_t right = shared_address(shared.right[stage]);
+    const auto left = SharedFactor::along_result(shared_address(shared.left[stage]) +
+                                                 group * kLeftBytes / kGroups);
+    const auto right = [&](int part) {
+      const std::uint32_t address =
+          shared_address(shared.right[stage]) + part * kRightBytes / (kCols / kWidth);
+      return kPass == Pass::kForward ? SharedFactor::along_result(address)
+                                     : SharedFactor::along_sum(address, kDepth * Rows64::kRowBytes);
+    };
     barrier_at(shared.filled[stage]).wait(n / kStages);
     begin_products();
-    start_product<false, kPass == Pass::kBackward>(
-        sums,
-        SharedFactor::along_result(shared_address(shared.left[stage]) +
-                                   group * kLeftBytes / kGroups),
-        kPass == Pass::kForward ? SharedFactor::along_result(right)
-                                : SharedFactor::along_sum(right, kDepth * Rows64::kRowBytes),
-        add);
+#pragma unroll
+    for (int part = 0; part < kCols / kWidth; ++part) {
+      start_product<false, kPass == Pass::kBackward>(sums[part], left, right(part), add);
+    }
     close_products();
     ++n;
   };
@@ -386,8 +295,11 @@ __device__ void consume(const Product& p, SharedMemory& shared, int group) {
       if (lane == 0) {
         free.arrive();
       }
-    } else if (lane < Cluster<kSharing>::kBlocks) {
-      arrive_at(free, lane);
+    } else {
+      if (lane < Cluster<kSharing>::kBlocks) {
+        arrive_at(free, lane);
+      }
+      __syncwarp();
     }
   };
   const auto finish_step_before = [&] {
@@ -395,45 +307,230 @@ __device__ void consume(const Product& p, SharedMemory& shared, int group) {
     free_stage(n - 2);
   };
 
-  Finish<kPass> finish(p, shared);
-  Place last{};
+  HandOver<kPass> hand_over(p, shared);
   bool any = false;
   for (Walk<kSharing> walk(p); walk.more(); walk.advance()) {
-    const Place at = walk.place();
-    if (!any) {
-      finish.begin(at);
-    }
     int step = 0;
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      start_step(part > 0);
-      if (any) {
-        finish.part(part, last, &at);
+    for (int piece = kDirect - 1; piece < kPieces; ++piece) {
+      start_step(step > 0);
+      if (piece >= kDirect && any) {
+        hand_over.pass_kept(piece);
       }
-      if (part > 0) {
+      if (step > 0) {
         finish_step_before();
       }
-      for (++step; step < p.steps * (part + 1) / kParts; ++step) {
+      // The finishing warps have had the time for what they were handed before.
+      const int end = piece == kPieces - 1 ? p.steps : p.steps * (piece + 2 - kDirect) / kPieces;
+      for (++step; step < end; ++step) {
         start_step(true);
         finish_step_before();
       }
     }
     std::uint32_t bias[kCols / 8];
-    finish.load_bias(at, bias);
+    hand_over.load_bias(walk.place(), bias);
     wait_for_products<0>();
-    settle(sums);
+#pragma unroll
+    for (auto& part : sums) {
+      settle(part);
+    }
     free_stage(n - 1);
-    finish.keep(sums, bias);
-    last = at;
+    hand_over.take(sums, bias);
     any = true;
   }
   if (any) {
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      finish.part(part, last, nullptr);
+    for (int piece = kDirect; piece < kPieces; ++piece) {
+      hand_over.pass_kept(piece);
     }
   }
-  finish.end();
+}
+
+/// Sums over the four lanes that have the same lane % 8. Lane l gets the sums of
+/// values[l / 16 * 4 + l / 8 % 2 * 2] and of the one after it.
+__device__ float2 spread_sums(float (&values)[8]) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int half = 4; half > 1; half /= 2) {
+    const bool upper = (lane & (4 * half)) != 0;
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const float sent = upper ? values[i] : values[i + half];
+      const float kept = upper ? values[i + half] : values[i];
+      values[i] = kept + __shfl_xor_sync(kAllLanes, sent, 4 * half);
+    }
+  }
+  return {values[0], values[1]};
+}
+
+__device__ inline void prefetch(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
+/// Finishes what consumer warps hand over. A lane has 16 bytes of every fourth row.
+template <Pass kPass, int kFinishers>
+class Finish {
+ public:
+  __device__ Finish(const Product& p, SharedMemory& shared)
+      : p_(p),
+        shared_(shared),
+        warp_((threadIdx.x - kConsumers) / kWarp),
+        lane_(threadIdx.x % kWarp) {}
+
+  /// The tile at `at`. `next`: the one after it.
+  __device__ void tile(const Place& at, const Place& next) {
+    for (int piece = 0; piece < kPieces; ++piece) {
+      float sums[8] = {};
+#pragma unroll 1
+      for (int giver = first_giver(piece); giver < kConsumerWarps; giver += kFinishers) {
+        prefetch_pre(next, giver, piece);
+        const bool last = giver + kFinishers >= kConsumerWarps;
+        const int piece_after = last ? (piece + 1) % kPieces : piece;
+        const int giver_after = last ? first_giver(piece_after) : giver + kFinishers;
+        finish_piece(piece, giver, index(at, giver, piece), sums,
+                     index(last && piece_after == 0 ? next : at, giver_after, piece_after));
+      }
+      if constexpr (kPass == Pass::kBackward) {
+        const float2 column = spread_sums(sums);
+        // The sums of this piece's columns come first; after all pieces they do again.
+        const float2 total{column_sums_[0].x + column.x, column_sums_[0].y + column.y};
+#pragma unroll
+        for (int i = 0; i + 1 < kPieces; ++i) {
+          column_sums_[i] = column_sums_[i + 1];
+        }
+        column_sums_[kPieces - 1] = total;
+      }
+    }
+    times_ += kPieces / kDirect;
+    if (kPass == Pass::kBackward && at.ends_column) {
+      store_shares(at);
+    }
+  }
+
+  /// Before the first tile.
+  __device__ void begin(const Place& at) {
+    for (int piece = 0; piece < kPieces; ++piece) {
+      for (int giver = first_giver(piece); giver < kConsumerWarps; giver += kFinishers) {
+        prefetch_pre(at, giver, piece);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      load_pre(index(at, first_giver(0), 0), i);
+    }
+  }
+
+ private:
+  static constexpr int kTurns = kPieceRows / 4;
+
+  /// Each takes every kFinishers-th warp's pieces, and all of them equally many.
+  __device__ int first_giver(int piece) const { return (warp_ + piece) % kFinishers; }
+
+  /// Of the first element of a giver's piece.
+  __device__ std::int64_t start(const Place& at, int giver, int piece) const {
+    return std::int64_t{at.row + giver * kPieceRows} * p_.width + at.column + piece * kPieceCols;
+  }
+  /// Of this lane's first element of it.
+  __device__ std::int64_t index(const Place& at, int giver, int piece) const {
+    return start(at, giver, piece) + lane_ / 8 * p_.width + lane_ % 8 * 8;
+  }
+
+  /// A tile ahead, so that what is loaded comes from the cache.
+  __device__ void prefetch_pre(const Place& at, int giver, int piece) const {
+    if (kPass == Pass::kBackward && lane_ < kPieceRows) {
+      prefetch(p_.pre + start(at, giver, piece) + lane_ * p_.width);
+    }
+  }
+  __device__ void load_pre(std::int64_t from, int turn) {
+    if constexpr (kPass == Pass::kBackward) {
+      pre_[turn] = __ldcs(reinterpret_cast<const uint4*>(p_.pre + from + turn * 4 * p_.width));
+    }
+  }
+
+  /// `to`: index of this lane's first element, `after`: that in the next piece.
+  __device__ __forceinline__ void finish_piece(int piece, int giver, std::int64_t to,
+                                               float (&sums)[8], std::int64_t after) {
+    const int slot = piece % kDirect;
+    const std::byte* from = shared_.pieces[giver][slot];
+    barrier_at(shared_.piece_filled[giver][slot]).wait(times_ + piece / kDirect);
+    uint4 given[kTurns];
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      given[i] = *reinterpret_cast<const uint4*>(from + Rows64{0}.at(lane_ / 8 + 4 * i, lane_ % 8));
+    }
+    __syncwarp();
+    if (lane_ == 0) {
+      barrier_at(shared_.piece_free[giver][slot]).arrive();
+    }
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      if constexpr (kPass == Pass::kForward) {
+        __stcs(reinterpret_cast<uint4*>(p_.pre + to), given[i]);
+        activate(given[i]);
+      } else {
+        differentiate(given[i], pre_[i], sums);
+        load_pre(after, i);
+      }
+      __stcs(reinterpret_cast<uint4*>(p_.result + to), given[i]);
+      to += 4 * p_.width;
+    }
+  }
+
+  static __device__ void activate(uint4& values) {
+    for (std::uint32_t* pair : {&values.x, &values.y, &values.z, &values.w}) {
+      const float2 x = unpack_bf16(*pair);
+      *pair = pack_bf16(fast_gelu_of(x.x), fast_gelu_of(x.y));
+    }
+  }
+
+  static __device__ void differentiate(uint4& values, const uint4& pre, float (&sums)[8]) {
+    std::uint32_t* const pairs[4] = {&values.x, &values.y, &values.z, &values.w};
+    const std::uint32_t inputs[4] = {pre.x, pre.y, pre.z, pre.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float2 value = unpack_bf16(*pairs[i]);
+      const float2 x = unpack_bf16(inputs[i]);
+      value.x *= fast_gelu_derivative(x.x);
+      value.y *= fast_gelu_derivative(x.y);
+      sums[2 * i] += value.x;
+      sums[2 * i + 1] += value.y;
+      *pairs[i] = pack_bf16(value.x, value.y);
+    }
+  }
+
+  __device__ void store_shares(const Place& at) {
+    float* to = p_.shares + (std::int64_t{at.share} * kFinishers + warp_) * p_.width + at.column +
+                lane_ % 8 * 8 + lane_ / 16 * 4 + lane_ / 8 % 2 * 2;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      if (p_.shares != nullptr) {
+        *reinterpret_cast<float2*>(to + i * kPieceCols) = column_sums_[i];
+      }
+      column_sums_[i] = {};
+    }
+  }
+
+  const Product& p_;
+  const SharedMemory& shared_;
+  int warp_;
+  int lane_;
+  uint4 pre_[kTurns];                 // of the piece to come
+  float2 column_sums_[kPieces] = {};  // of two columns in each piece
+  int times_ = 0;                     // that each slot has been used
+};
+
+template <Pass kPass, Sharing kSharing, int kFinishers>
+__device__ void finish_tiles(const Product& p, SharedMemory& shared) {
+  Finish<kPass, kFinishers> finish(p, shared);
+  Walk<kSharing> walk(p);
+  if (walk.more()) {
+    finish.begin(walk.place());
+  }
+  while (walk.more()) {
+    const Place at = walk.place();
+    walk.advance();
+    finish.tile(at, walk.more() ? walk.place() : at);
+  }
 }
 
 template <Sharing kSharing>
@@ -442,16 +539,18 @@ __device__ void init_barriers(SharedMemory& shared) {
     barrier_at(shared.filled[i]).init(1);
     barrier_at(shared.free[i]).init(kConsumerWarps * Cluster<kSharing>::kBlocks);
   }
-  for (const auto& pair : shared.piece_filled) {
-    barrier_at(pair[0]).init(1);
-    barrier_at(pair[1]).init(1);
+  for (int warp = 0; warp < kConsumerWarps; ++warp) {
+    for (int slot = 0; slot < kDirect; ++slot) {
+      barrier_at(shared.piece_filled[warp][slot]).init(1);
+      barrier_at(shared.piece_free[warp][slot]).init(1);
+    }
   }
   publish_barriers();
 }
 
 /// Elsewhere than on Hopper an empty kernel, which does not take blocks of this size.
-template <Pass kPass, Sharing kSharing>
-__global__ void __launch_bounds__(kHopper ? kThreads : kWarp, 1)
+template <Pass kPass, Sharing kSharing, int kWidth>
+__global__ void __launch_bounds__(kHopper ? Roles<kWidth>::kThreads : kWarp, 1)
     multiply(const __grid_constant__ Product p) {
   if constexpr (kHopper) {
     extern __shared__ __align__(1024) std::byte memory[];
@@ -467,17 +566,28 @@ __global__ void __launch_bounds__(kHopper ? kThreads : kWarp, 1)
       }
     };
     sync();
-    // The same in all lanes, which the compiler must know.
-    const int group = __shfl_sync(kAllLanes, threadIdx.x / kGroupThreads, 0);
-    if (group < kGroups) {
-      take_registers<kConsumerRegisters>();
-      consume<kPass, kSharing>(p, shared, group);
-    } else {
-      leave_registers<kProducerRegisters>();
-      if (threadIdx.x == kConsumers) {
+    using R = Roles<kWidth>;
+    const auto bring = [&] {
+      if (threadIdx.x == R::kProducer) {
         produce<kPass, kSharing>(p, shared);
       }
       __syncwarp();
+    };
+    // The same in all lanes, which the compiler must know.
+    const int warp = __shfl_sync(kAllLanes, threadIdx.x / kWarp, 0);
+    if (warp < kConsumerWarps) {
+      take_registers<R::kConsumerRegisters>();
+      consume<kPass, kSharing, kWidth>(p, shared, warp / 4);
+    } else if (warp < kConsumerWarps + 4) {
+      leave_registers<R::kFinisherRegisters>();
+      if (warp < kConsumerWarps + R::kFinishers) {
+        finish_tiles<kPass, kSharing, R::kFinishers>(p, shared);
+      } else {
+        bring();
+      }
+    } else {
+      leave_registers<R::kProducerRegisters>();
+      bring();
     }
     if constexpr (kSharing != Sharing::kNone) {
       sync();  // until then the other block may write to this one's shared memory
@@ -501,21 +611,22 @@ bool is_served(const Factors& f) {
       return false;
     }
   }
-  constexpr std::int64_t kMost = 1 << 30;
+  constexpr std::int64_t kMost = 1 << 26;
   return f.left.rows() > 0 && f.left.rows() % (kRows * C::kTall) == 0 &&
          f.result.cols() % (kCols * C::kWide) == 0 && f.left.cols() % kDepth == 0 &&
-         f.left.cols() >= kParts * kDepth && f.left.rows() < kMost && f.result.cols() < kMost;
+         f.left.cols() >= kPieces * kDepth && f.left.rows() < kMost && f.result.cols() < kMost;
 }
 
 /// Makes the product, and the sums of the result's columns in `shares` unless `sums` is empty.
 /// Returns false if it cannot.
-template <Pass kPass, Sharing kSharing>
+template <Pass kPass, Sharing kSharing, int kWidth>
 bool run(Context& ctx, const Factors& f, const Tensor& bias, const Tensor& sums, Write write) {
   using C = Cluster<kSharing>;
-  constexpr auto kernel = multiply<kPass, kSharing>;
+  using R = Roles<kWidth>;
+  constexpr auto kernel = multiply<kPass, kSharing, kWidth>;
   cudaFuncAttributes compiled{};
   CUDA_CHECK(cudaFuncGetAttributes(&compiled, kernel));
-  if (compiled.maxThreadsPerBlock < kThreads || !is_served<kSharing>(f)) {
+  if (compiled.maxThreadsPerBlock < R::kThreads || !is_served<kSharing>(f)) {
     return false;
   }
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -525,7 +636,7 @@ bool run(Context& ctx, const Factors& f, const Tensor& bias, const Tensor& sums,
   cluster.val.clusterDim = {C::kBlocks, 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(C::kBlocks);
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(R::kThreads);
   config.dynamicSmemBytes = sizeof(SharedMemory);
   config.stream = stream_of(ctx);
   config.attrs = &cluster;
@@ -540,7 +651,7 @@ bool run(Context& ctx, const Factors& f, const Tensor& bias, const Tensor& sums,
   clusters = std::min(clusters, tiles);
   const int turns = clusters / std::gcd(clusters, columns);  // of clusters in a column
   const Tensor shares =
-      sums ? ctx.scratch({{std::int64_t{turns} * C::kTall * kConsumerWarps, width}}) : Tensor{};
+      sums ? ctx.scratch({{std::int64_t{turns} * C::kTall * R::kFinishers, width}}) : Tensor{};
   if (sums && turns * columns > tiles) {
     clear(ctx, shares);  // some have no tile
   }
@@ -548,8 +659,8 @@ bool run(Context& ctx, const Factors& f, const Tensor& bias, const Tensor& sums,
                         .right = tiles_of(f.right, kPass == Pass::kBackward      ? kDepth
                                                    : kSharing == Sharing::kRight ? kCols / 2
                                                                                  : kCols),
-                        .pre = tiles_of(f.pre, kPieceRows),
-                        .result = tiles_of(f.result, kPieceRows),
+                        .pre = data_of<bf16>(f.pre),
+                        .result = data_of<bf16>(f.result),
                         .bias = bias ? data_of<bf16>(bias) : nullptr,
                         .shares = sums ? shares.f32() : nullptr,
                         .width = width,
@@ -571,15 +682,17 @@ bool run_variant(int variant, Context& ctx, const Factors& f, const Tensor& bias
                  const Tensor& sums, Write write) {
   switch (variant) {
     case 0:
-      return run<kPass, Sharing::kNone>(ctx, f, bias, sums, write);
+      return run<kPass, Sharing::kNone, 256>(ctx, f, bias, sums, write);
     case 1:
-      return run<kPass, Sharing::kLeft>(ctx, f, bias, sums, write);
+      return run<kPass, Sharing::kRight, 256>(ctx, f, bias, sums, write);
+    case 2:
+      return run<kPass, Sharing::kNone, 128>(ctx, f, bias, sums, write);
     default:
-      return run<kPass, Sharing::kRight>(ctx, f, bias, sums, write);
+      return run<kPass, Sharing::kRight, 128>(ctx, f, bias, sums, write);
   }
 }
 
-constexpr int kVariant = 2;
+constexpr int kVariant = 0;
 
 }  // namespace
 

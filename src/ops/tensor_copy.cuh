@@ -6,8 +6,8 @@
 
 #include "ops/warpgroup.cuh"
 
-// Copies of tiles between global and shared memory by Hopper's copy engine, which one thread
-// starts. In shared memory a tile lies as SharedRows<64> has it.
+// Copies of tiles from global to shared memory by Hopper's copy engine, which one thread starts.
+// In shared memory a tile lies as SharedRows<64> has it.
 namespace carope::cuda {
 
 /// Describes a bf16 matrix [rows, cols] to the copy engine, to be copied in tiles of `tile_rows`
@@ -75,19 +75,6 @@ __device__ inline void load_tile_for(int mask, std::uint32_t to, const CUtensorM
       ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
       "l"(&map), "r"(column), "r"(row), "r"(arrived.address), "h"(static_cast<short>(mask))
       : "memory");
-}
-
-/// Starts the copy of a tile from shared memory, as part of this thread's set of such copies.
-__device__ inline void store_tile(const CUtensorMap& map, int row, int column, std::uint32_t from) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map),
-      "r"(column), "r"(row), "r"(from)
-      : "memory");
-}
-__device__ inline void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-/// Waits until this thread's stores have read what they copy.
-__device__ inline void wait_for_store_reads() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
 /// This block's number in its cluster.

@@ -17,6 +17,8 @@ inline constexpr int kGroupThreads = 4 * kWarp;
 /// A 64 x 64 result spread over a warpgroup. Lane l of warp w holds [4 n + 2 half + i] of row
 /// 16 w + 8 half + l / 4 and column 8 n + 2 (l % 4) + i.
 using GroupSums = float[32];
+/// A 64 x 128 result, likewise.
+using DoubleSums = float[64];
 /// A 64 x 256 result, likewise.
 using WideSums = float[128];
 /// A 64 x 64 left factor in registers: each warp has its 16 rows.
@@ -43,11 +45,11 @@ class SharedFactor {
 
  private:
   __device__ SharedFactor(std::uint32_t address, int bytes, int next)
-      : address_(address), bytes_(bytes), next_(next) {}
+      : address_(address & 0x3FFFF), bytes_(bytes), next_(next) {}
 
-  std::uint32_t address_;
-  int bytes_;  // from one part to the next
-  int next_;   // from 64 of the result to the next, where rows are what is summed over
+  std::uint32_t address_;  // without the number of the block in its cluster, which is above it
+  int bytes_;              // from one part to the next
+  int next_;               // from 64 of the result to the next, where rows are what is summed over
 };
 
 /// Between writing registers and the products that use them.
@@ -86,6 +88,32 @@ __device__ void start_multiply(GroupSums& sums, std::uint64_t left, std::uint64_
         "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]), "+f"(sums[20]), "+f"(sums[21]),
         "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]),
         "+f"(sums[27]), "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31])
+      : "l"(left), "l"(right), "r"(static_cast<int>(add)), "n"(kLeftSum), "n"(kRightSum));
+}
+template <bool kLeftSum, bool kRightSum>
+__device__ void start_multiply(DoubleSums& sums, std::uint64_t left, std::uint64_t right,
+                               bool add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
+      "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
+      "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "
+      "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "%64, %65, add, 1, 1, %67, %68;\n}"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]),
+        "+f"(sums[6]), "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]),
+        "+f"(sums[12]), "+f"(sums[13]), "+f"(sums[14]), "+f"(sums[15]), "+f"(sums[16]),
+        "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]), "+f"(sums[20]), "+f"(sums[21]),
+        "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]),
+        "+f"(sums[27]), "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31]),
+        "+f"(sums[32]), "+f"(sums[33]), "+f"(sums[34]), "+f"(sums[35]), "+f"(sums[36]),
+        "+f"(sums[37]), "+f"(sums[38]), "+f"(sums[39]), "+f"(sums[40]), "+f"(sums[41]),
+        "+f"(sums[42]), "+f"(sums[43]), "+f"(sums[44]), "+f"(sums[45]), "+f"(sums[46]),
+        "+f"(sums[47]), "+f"(sums[48]), "+f"(sums[49]), "+f"(sums[50]), "+f"(sums[51]),
+        "+f"(sums[52]), "+f"(sums[53]), "+f"(sums[54]), "+f"(sums[55]), "+f"(sums[56]),
+        "+f"(sums[57]), "+f"(sums[58]), "+f"(sums[59]), "+f"(sums[60]), "+f"(sums[61]),
+        "+f"(sums[62]), "+f"(sums[63])
       : "l"(left), "l"(right), "r"(static_cast<int>(add)), "n"(kLeftSum), "n"(kRightSum));
 }
 template <bool kLeftSum, bool kRightSum>
