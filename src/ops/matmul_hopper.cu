@@ -367,7 +367,9 @@ __device__ inline void prefetch(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-/// Finishes what consumer warps hand over. A lane has 16 bytes of every fourth row.
+/// Finishes what every kFinishers-th consumer warp hands over: always the same ones, because a
+/// barrier tells one use of a slot only from the one before. A lane has 16 bytes of every fourth
+/// row.
 template <Pass kPass, int kFinishers>
 class Finish {
  public:
@@ -382,11 +384,11 @@ class Finish {
     for (int piece = 0; piece < kPieces; ++piece) {
       float sums[8] = {};
 #pragma unroll 1
-      for (int giver = first_giver(piece); giver < kConsumerWarps; giver += kFinishers) {
+      for (int giver = warp_; giver < kConsumerWarps; giver += kFinishers) {
         prefetch_pre(next, giver, piece);
         const bool last = giver + kFinishers >= kConsumerWarps;
         const int piece_after = last ? (piece + 1) % kPieces : piece;
-        const int giver_after = last ? first_giver(piece_after) : giver + kFinishers;
+        const int giver_after = last ? warp_ : giver + kFinishers;
         finish_piece(piece, giver, index(at, giver, piece), sums,
                      index(last && piece_after == 0 ? next : at, giver_after, piece_after));
       }
@@ -410,21 +412,18 @@ class Finish {
   /// Before the first tile.
   __device__ void begin(const Place& at) {
     for (int piece = 0; piece < kPieces; ++piece) {
-      for (int giver = first_giver(piece); giver < kConsumerWarps; giver += kFinishers) {
+      for (int giver = warp_; giver < kConsumerWarps; giver += kFinishers) {
         prefetch_pre(at, giver, piece);
       }
     }
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
-      load_pre(index(at, first_giver(0), 0), i);
+      load_pre(index(at, warp_, 0), i);
     }
   }
 
  private:
   static constexpr int kTurns = kPieceRows / 4;
-
-  /// Each takes every kFinishers-th warp's pieces, and all of them equally many.
-  __device__ int first_giver(int piece) const { return (warp_ + piece) % kFinishers; }
 
   /// Of the first element of a giver's piece.
   __device__ std::int64_t start(const Place& at, int giver, int piece) const {
