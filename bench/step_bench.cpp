@@ -6,8 +6,6 @@
 #include <omp.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 
