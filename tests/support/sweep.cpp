@@ -187,10 +187,10 @@ void add_carope_gates(Cases& cases) {
         4);
     add({.batch = 2, .length = 128}, 2, 8, 50);
     add({.batch = 1, .length = 130, .document_starts = {{0, 1, 64, 120}}}, 2, 40);
-    add({.batch = 1, .length = 257}, 3, 32);
+    add({.batch = 1, .length = 257}, 2, 32);
+    add({.batch = 1, .length = 513}, 1, 32, 100);
     for (const std::int64_t pairs : {32, 33}) {
-      add({.batch = 1, .length = 513}, 1, pairs, 100);
-      add({.batch = 1, .length = 513, .document_starts = {{0, 100, 255, 256, 300, 512}}}, 2, pairs);
+      add({.batch = 1, .length = 513, .document_starts = {{0, 100, 255, 256, 300, 512}}}, 1, pairs);
     }
     for (const std::int64_t pairs : {16, 64, 512}) {
       add({.batch = 1, .length = 50, .document_starts = {{0, 9, 33}}}, 2, pairs, 8);
