@@ -39,7 +39,7 @@ struct GateArgs {
         exponent_start(static_cast<int>(carope.exponent_start)) {}
 };
 
-struct GateToken {
+struct alignas(16) GateToken {
   float frequency;  // f
   float eighth;     // f^8
   float scale;      // -f σ(z) f^exponent_start
@@ -50,9 +50,10 @@ struct GateToken {
 struct GateTile {
   static constexpr int kMostRuns = kThreads;
   // One place a run is left out, so that the same token of eight runs is in different banks.
-  alignas(16) GateToken tokens[kMostRuns * (kRun + 1)];
+  GateToken tokens[kMostRuns * (kRun + 1)];
   // [runs][row]: first what each run passes on to the run before, then what follows it in the
-  // document of its last token, each by pair; then the polynomials' parts, by group and token.
+  // document of its last token, each by pair; then the polynomials' parts, by group and token. Two
+  // groups take the most room.
   alignas(16) float sums[kMostRuns / 2 * 3 * kGroup];
   double later[kMaxRotaryPairs];  // what follows the tile, then what follows its begin
 
