@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "ops/carope.h"
 #include "support/cases.h"
 #include "support/compare.h"
 #include "support/cuda_contexts.h"
@@ -157,6 +158,39 @@ TEST(Cuda, SweepsOverEveryOperation) {
     GTEST_SKIP() << "no GPU is present";
   }
   EXPECT_GE(sweep(false).size() + sweep(true).size(), cases().size());
+}
+
+TEST(Cuda, RotatesByThePhasesThatTheCpuHandsOut) {
+  if (!has_gpu()) {
+    GTEST_SKIP() << "no GPU is present";
+  }
+  const auto phases_on = [](Context ctx, const CaropeCase& c, DType activation) {
+    const OpRun run(carope_case(c), ctx, activation);
+    const Shape shape{c.seq.batch, c.seq.length, c.heads, c.pairs};
+    const Memory memory(ctx.device(), TensorSpec{shape, DType::kU16}.bytes());
+    const Tensor phases(memory.data(), {shape, DType::kU16}, ctx.device());
+    const OpTensors& t = run.tensors();
+    carope(ctx, {.heads = c.heads, .layout = c.layout, .chunk = c.chunk}, bind(c.seq, t), t.in[0],
+           t.out[0], t.saved[0], {}, phases);
+    std::vector<std::uint16_t> values(static_cast<std::size_t>(shape.size()));
+    copy_to_host(values.data(), phases.raw(), phases.bytes(), ctx.device());
+    return values;
+  };
+  for (const RotaryLayout layout : {RotaryLayout::kHalf, RotaryLayout::kInterleaved}) {
+    for (const std::int64_t pairs : {5, 32}) {
+      for (const DType activation : {DType::kF32, DType::kBF16}) {
+        CaropeCase c{.seq = {.batch = 2, .length = 300}, .heads = 3, .pairs = pairs};
+        c.layout = layout;
+        for (const bool packed : {false, true}) {
+          c.seq.document_starts = packed ? std::vector<std::vector<std::int64_t>>{{0, 70}, {0, 1}}
+                                         : std::vector<std::vector<std::int64_t>>{};
+          EXPECT_EQ(phases_on(cuda_context(), c, activation),
+                    phases_on(Context::cpu(2), c, activation))
+              << pairs << " pairs, " << to_string(activation) << (packed ? ", packed" : "");
+        }
+      }
+    }
+  }
 }
 
 /// What storing activations in bf16 costs by itself: the CPU computes in fp32, and its results are

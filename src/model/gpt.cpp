@@ -38,7 +38,8 @@ Gpt::Gpt(const GptConfig& config, Device device, DType compute)
   check<ConfigError>(compute == DType::kF32 || device.kind == DeviceKind::kCuda,
                      "a model computes in {} on a GPU only; use fp32 on the CPU",
                      to_string(compute));
-  encoding_ = make_encoding(config.encoding, config.shape(), device, config.encoding_options);
+  encoding_ =
+      make_encoding(config.encoding, config.shape(), {device, compute}, config.encoding_options);
   const auto bound = encoding_->max_length();
   check<ConfigError>(
       !bound || config.length <= *bound,
@@ -354,19 +355,33 @@ void Gpt::block_backward(Context& ctx, const Sequence& seq, std::size_t layer, A
 
   linear_backward_weight(ctx, b.attended, s.dresidual, dw.attention_out.weight, {}, write);
   linear_backward_input(ctx, s.dresidual, w.attention_out.weight, s.dattended, Write::kOverwrite);
-  attention_backward(ctx, attention_, seq,
-                     {.qkv = b.qkv,
-                      .out = b.attended,
-                      .logsumexp = b.logsumexp,
-                      .dout = s.dattended,
-                      .dqkv = s.dqkv});
+  const LayerView position = view(layer, a, nullptr);
+  const AttentionBackward attended{.qkv = b.qkv,
+                                   .out = b.attended,
+                                   .logsumexp = b.logsumexp,
+                                   .dout = s.dattended,
+                                   .dqkv = s.dqkv};
+  std::optional<AttentionInput> input = encoding_->attention_input(position);
+  if (input) {
+    input->bias_gradient = dw.qkv.bias;
+    input->write = write;
+  }
+  const bool through = input && attention_backward_through(ctx, attention_, seq, attended, *input);
+  if (!through) {
+    attention_backward(ctx, attention_, seq, attended);
+  }
   if (again) {
     layer_norm(ctx, b.residual, w.attention_norm, b.normed_in);
   }
-  encoding_->rotate_backward(
-      ctx, seq, view(layer, a, nullptr), b.qkv, s.dqkv,
-      {.weights = dw.position, .write = write, .dhidden = s.dnormed, .dembedding = s.dembedding});
-  linear_backward_weight(ctx, b.normed_in.y, s.dqkv, dw.qkv.weight, dw.qkv.bias, write);
+  const LayerGradients dposition{
+      .weights = dw.position, .write = write, .dhidden = s.dnormed, .dembedding = s.dembedding};
+  if (through) {
+    encoding_->gate_backward(ctx, seq, position, dposition);
+  } else {
+    encoding_->rotate_backward(ctx, seq, position, b.qkv, s.dqkv, dposition);
+  }
+  linear_backward_weight(ctx, b.normed_in.y, s.dqkv, dw.qkv.weight,
+                         through ? Tensor{} : dw.qkv.bias, write);
   linear_backward_input(ctx, s.dqkv, w.qkv.weight, s.dnormed,
                         encoding_->reads().hidden ? Write::kAccumulate : Write::kOverwrite);
   const Tensor below = layer > 0 ? gradients_.blocks[layer - 1].mlp_out.bias : Tensor{};

@@ -12,7 +12,8 @@ enum class Source : std::uint8_t { kHidden, kEmbedding };
 /// sets how far the head's clock turns at that token.
 class ContextAwareRotary : public PositionEncoding {
  public:
-  explicit ContextAwareRotary(const EncodingSetup& setup) : shape_(setup.shape) {
+  explicit ContextAwareRotary(const EncodingSetup& setup)
+      : shape_(setup.shape), device_(setup.device), compute_(setup.compute) {
     check_rotary(setup.shape);
     OptionReader& options = setup.options;
     op_ = {.heads = setup.shape.heads,
@@ -49,10 +50,20 @@ class ContextAwareRotary : public PositionEncoding {
   }
 
   std::vector<TensorSpec> saved(const Sequence& seq) const override {
-    return {gate_spec(seq), carope_carry_spec(op_, seq, shape_.pairs())};
+    std::vector<TensorSpec> specs{gate_spec(seq), carope_carry_spec(op_, seq, shape_.pairs())};
+    if (goes_through(seq)) {
+      specs.push_back({phase_shape(seq), DType::kU16});
+    }
+    return specs;
   }
 
-  std::vector<TensorSpec> workspace(const Sequence& seq) const override { return {gate_spec(seq)}; }
+  std::vector<TensorSpec> workspace(const Sequence& seq) const override {
+    std::vector<TensorSpec> specs{gate_spec(seq)};
+    if (goes_through(seq)) {
+      specs.push_back({phase_shape(seq), DType::kBF16});
+    }
+    return specs;
+  }
 
   std::vector<TensorSpec> decode_state(std::int64_t batch) const override {
     return {{{batch, shape_.heads, shape_.pairs()}, DType::kU32}};
@@ -64,7 +75,7 @@ class ContextAwareRotary : public PositionEncoding {
     // A product so narrow is no slower by row.
     linear(ctx, input(layer), layer.weights[0], bias(layer.weights), logits, Rounding::kByRow);
     carope(ctx, op_, seq, logits, qkv, layer.saved[1],
-           layer.state.empty() ? Tensor{} : layer.state[0]);
+           layer.state.empty() ? Tensor{} : layer.state[0], phases(layer));
   }
 
   bool has_gate() const override { return true; }
@@ -79,6 +90,27 @@ class ContextAwareRotary : public PositionEncoding {
                      .qkv = qkv,
                      .dqkv = dqkv,
                      .dlogits = dlogits});
+    logits_backward(ctx, layer, gradients);
+  }
+
+  std::optional<AttentionInput> attention_input(const LayerView& layer) const override {
+    if (!phases(layer)) {
+      return std::nullopt;
+    }
+    return AttentionInput{
+        .layout = op_.layout, .phases = phases(layer), .torque = layer.workspace[1]};
+  }
+
+  void gate_backward(Context& ctx, const Sequence& seq, const LayerView& layer,
+                     const LayerGradients& gradients) const override {
+    carope_gate_backward(ctx, op_, seq, layer.saved[0], layer.workspace[1], layer.workspace[0]);
+    logits_backward(ctx, layer, gradients);
+  }
+
+ private:
+  void logits_backward(Context& ctx, const LayerView& layer,
+                       const LayerGradients& gradients) const {
+    const Tensor& dlogits = layer.workspace[0];
     linear_backward_weight(ctx, input(layer), dlogits, gradients.weights[0],
                            bias(gradients.weights), gradients.write);
     if (source_ == Source::kHidden) {
@@ -89,7 +121,16 @@ class ContextAwareRotary : public PositionEncoding {
     }
   }
 
- private:
+  /// Whether the backward pass may come from attention's, which needs each token's phases for it.
+  bool goes_through(const Sequence& seq) const {
+    return attention_goes_through(device_, compute_, shape_.head_dim(), seq.length);
+  }
+  Shape phase_shape(const Sequence& seq) const {
+    return {seq.batch, seq.length, shape_.heads, shape_.pairs()};
+  }
+  static Tensor phases(const LayerView& layer) {
+    return layer.saved.size() > 2 ? layer.saved[2] : Tensor{};
+  }
   TensorSpec gate_spec(const Sequence& seq) const {
     return {{seq.batch, seq.length, shape_.heads}};
   }
@@ -99,6 +140,8 @@ class ContextAwareRotary : public PositionEncoding {
   Tensor bias(std::span<const Tensor> tensors) const { return bias_ ? tensors[1] : Tensor{}; }
 
   ModelShape shape_;
+  Device device_;
+  DType compute_;
   Carope op_;
   Source source_;
   bool bias_;

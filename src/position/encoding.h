@@ -9,8 +9,7 @@
 #include "core/context.h"
 #include "core/options.h"
 #include "core/parameter.h"
-#include "ops/sequence.h"
-#include "ops/write.h"
+#include "ops/attention.h"
 
 namespace carope {
 
@@ -82,6 +81,15 @@ class PositionEncoding {
                                const LayerView& /*layer*/, const Tensor& /*qkv*/,
                                const Tensor& /*dqkv*/, const LayerGradients& /*gradients*/) const {}
 
+  /// How rotate() turned q and k, for a backward pass of attention that goes on through it; none
+  /// where rotate_backward() alone can undo it.
+  virtual std::optional<AttentionInput> attention_input(const LayerView& /*layer*/) const {
+    return std::nullopt;
+  }
+  /// What is left of rotate_backward() after such a pass.
+  virtual void gate_backward(Context& /*ctx*/, const Sequence& /*seq*/, const LayerView& /*layer*/,
+                             const LayerGradients& /*gradients*/) const {}
+
   /// Whether a gate sets each token's frequency, f = 1 / (softplus(z) + 1), and the logits
   /// z [B, T, H], as rotate() left them in `saved`.
   virtual bool has_gate() const { return false; }
@@ -95,10 +103,19 @@ class PositionEncoding {
   virtual std::vector<TensorSpec> decode_state(std::int64_t /*batch*/) const { return {}; }
 };
 
+/// An encoding that leaves q and k as they are.
+class UnrotatedEncoding : public PositionEncoding {
+ public:
+  std::optional<AttentionInput> attention_input(const LayerView& /*layer*/) const override {
+    return AttentionInput{};
+  }
+};
+
 /// What a factory of encodings gets.
 struct EncodingSetup {
   ModelShape shape;
   Device device;
+  DType compute;  // of activations
   OptionReader& options;
 };
 

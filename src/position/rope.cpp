@@ -25,6 +25,10 @@ class Rope : public PositionEncoding {
     rotary(ctx, rotary_, seq, Direction::kBackward, dqkv);
   }
 
+  std::optional<AttentionInput> attention_input(const LayerView& /*layer*/) const override {
+    return AttentionInput{.layout = rotary_.layout, .increments = rotary_.increments};
+  }
+
  private:
   Memory memory_;
   Rotary rotary_;

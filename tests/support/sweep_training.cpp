@@ -112,6 +112,9 @@ void add_rotations(Cases& cases) {
     cases.push_back(carope_case(
         {.seq = packed, .heads = 4, .pairs = 64, .layout = layout, .exponent_start = 1}));
   }
+  for (const Sequence& each : {long_seq, seq, packed}) {
+    cases.push_back(carope_gate_backward_case({.seq = each, .heads = 12, .pairs = 32}));
+  }
   cases.push_back(carope_pieces_case(
       {.seq = {.batch = 2, .length = 1014}, .heads = 12, .pairs = 32}, {512, 1, 1, 500}));
 }
