@@ -53,8 +53,8 @@ void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const
   check_statistics(x, out);
   check_shape(out.y, x.shape(), "the result of a layer norm");
   check_gate(x, gate.weight, gate.logits);
-  if (gate.bias) {
-    check_shape(gate.bias, {gate.weight ? gate.weight.rows() : 0}, "the bias of a gate");
+  if (gate.weight && gate.bias) {
+    check_shape(gate.bias, {gate.weight.rows()}, "the bias of a gate");
   }
   dispatch(ctx, cpu::layer_norm, cuda::layer_norm, x, weights, out, gate);
 }
