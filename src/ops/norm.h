@@ -47,8 +47,9 @@ struct NormBackward {
   Write write;      // of dweights and dx_sum
   Tensor dx_sum{};  // [C] f32: the sums of the new dx's columns, or empty. They are the gradient of
                     // the bias in the layer whose output was added to the norm's input.
-  Tensor gate_weight{};  // [H, C] f32, or empty: with a gate, the gradient of the norm's result is
-  Tensor dlogits{};      // [N, H] f32                                           dy + dlogits W
+  // With a gate the gradient of the norm's result is dy + dlogits W; both are empty without.
+  Tensor gate_weight{};  // [H, C] f32
+  Tensor dlogits{};      // [N, H] f32
 };
 
 void norm_backward(Context& ctx, const NormBackward& args);

@@ -5,10 +5,10 @@
 #include "ops/narrow_linear.cuh"
 
 // Four lanes have a row between them, eight neighbouring columns of every 32 each, all in
-// registers. So they hold it just as a product on tensor cores takes its left factor, if the
-// columns of 32 are counted in another order: a result goes to memory and into the product from
-// where it was made. The register it leaves gets the same columns of the next rows, which are on
-// their way while these rows are computed.
+// registers. So a warp holds eight rows just as a product on tensor cores takes its right factor,
+// if the columns of 32 are counted in another order: a result goes to memory and into the product
+// from where it was made. The register it leaves gets the same columns of the next rows, which are
+// on their way while these are computed.
 namespace carope::cuda {
 namespace {
 
