@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "ops/carope.h"
 #include "support/cases.h"
@@ -190,6 +192,36 @@ TEST(Cuda, RotatesByThePhasesThatTheCpuHandsOut) {
         }
       }
     }
+  }
+}
+
+/// The reference knows y as it is before it is stored; this, the logits of y as it is stored.
+TEST(Cuda, AGateBehindANormRoundsNothingButItsResult) {
+  if (!has_gpu()) {
+    GTEST_SKIP() << "no GPU is present";
+  }
+  Context ctx = Context::cuda();
+  for (const std::int64_t width : {40, 512, 768, 1024}) {
+    const std::int64_t rows = 100;
+    const std::int64_t heads = 12;
+    const OpCase op = gated_norm_case({.rows = rows, .width = width, .heads = heads});
+    OpRun run(op, ctx, DType::kBF16);
+    run.forward();
+    const auto y = read(run.tensors().out[0]);
+    const auto weight = read(run.tensors().in[3]);
+    const auto bias = read(run.tensors().in[4]);
+    std::vector<double> expected;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t head = 0; head < heads; ++head) {
+        expected.push_back(std::inner_product(
+            y.begin() + row * width, y.begin() + (row + 1) * width, weight.begin() + head * width,
+            static_cast<double>(bias[head]), std::plus<double>{}, std::multiplies<double>{}));
+      }
+    }
+    const auto logits = read(run.tensors().out[3]);
+    EXPECT_LT(relative_error(std::span<const float>(logits), std::span<const double>(expected)),
+              unrounded_tolerance().forward)
+        << width;
   }
 }
 

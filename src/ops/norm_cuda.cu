@@ -3,6 +3,8 @@
 #include <type_traits>
 
 #include "ops/early_start.cuh"
+#include "ops/linear.h"
+#include "ops/norm_gate_cuda.h"
 
 // A warp has a row, in registers where the width is a common one: lane i holds the vectors i,
 // i + 32, ... of the row, so that mean and variance take two passes over registers and none over
@@ -201,11 +203,18 @@ Forward<T> forward_args(const Tensor& x, const NormWeights& weights, const Norme
 
 }  // namespace
 
-void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const Normed& out) {
+void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const Normed& out,
+                const NormGate& gate) {
+  if (gate.weight && norm_with_gate(ctx, x, weights, out, gate)) {
+    return;
+  }
   visit_float(x.dtype(), [&](auto type) {
     using T = decltype(type);
     forward<T, false>(ctx, forward_args<T>(x, weights, out));
   });
+  if (gate.weight) {
+    carope::linear(ctx, out.y, gate.weight, gate.bias, gate.logits, Rounding::kByRow);
+  }
 }
 
 void add_norm(Context& ctx, const Tensor& x, const Tensor& branch, const NormWeights& weights,

@@ -55,6 +55,14 @@ struct NormCase {
 };
 OpCase norm_case(const NormCase& c);
 
+/// A layer norm with a gate behind it.
+struct GatedNormCase {
+  std::int64_t rows, width, heads;
+  bool bias = true;  // of the gate
+  Write write = Write::kOverwrite;
+};
+OpCase gated_norm_case(const GatedNormCase& c);
+
 struct EmbeddingCase {
   std::int64_t batch, length, vocabulary, width;
 };

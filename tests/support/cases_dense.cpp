@@ -218,6 +218,67 @@ OpCase norm_case(const NormCase& c) {
   return op;
 }
 
+OpCase gated_norm_case(const GatedNormCase& c) {
+  OpCase op{.op = "gated_norm",
+            .variant = fmt::format("rows{}_width{}_heads{}{}{}", c.rows, c.width, c.heads,
+                                   c.bias ? "" : "_no_bias", suffix(c.write))};
+  const auto weight = [&](const char* name) {
+    return Input{.name = name,
+                 .shape = {c.width},
+                 .precision = Precision::kFull,
+                 .scale = 0.5,
+                 .offset = 1.0,
+                 .write = c.write,
+                 .gradient_follows_rounding = true};
+  };
+  const auto of_gate = [](const char* name, const Shape& shape) {
+    return Input{
+        .name = name, .shape = shape, .precision = Precision::kFull, .differentiable = false};
+  };
+  op.inputs = {{.name = "x", .shape = {c.rows, c.width}, .write = Write::kAccumulate},
+               weight("gain"),
+               weight("bias"),
+               of_gate("gate's weight", {c.heads, c.width})};
+  if (c.bias) {
+    op.inputs.push_back(of_gate("gate's bias", {c.heads}));
+  }
+  const auto statistic = [&](const char* name) {
+    return Output{
+        .name = name, .shape = {c.rows}, .precision = Precision::kFull, .differentiable = false};
+  };
+  op.outputs = {{.name = "y", .shape = {c.rows, c.width}},
+                statistic("mean"),
+                statistic("rstd"),
+                {.name = "logits",
+                 .shape = {c.rows, c.heads},
+                 .precision = Precision::kFull,
+                 .follows_rounding = true}};
+  op.forward = [c](Context& ctx, const OpTensors& t) {
+    layer_norm(ctx, t.in[0], {.gain = t.in[1], .bias = t.in[2]},
+               {.y = t.out[0], .mean = t.out[1], .rstd = t.out[2]},
+               {.weight = t.in[3], .bias = c.bias ? t.in[4] : Tensor{}, .logits = t.out[3]});
+  };
+  op.backward = [c](Context& ctx, const OpTensors& t) {
+    norm_backward(ctx, {.dy = t.d_out[0],
+                        .x = t.in[0],
+                        .normed = {.y = t.out[0], .mean = t.out[1], .rstd = t.out[2]},
+                        .gain = t.in[1],
+                        .dx = t.d_in[0],
+                        .dweights = {.gain = t.d_in[1], .bias = t.d_in[2]},
+                        .write = c.write,
+                        .gate_weight = t.in[3],
+                        .dlogits = t.d_out[3]});
+  };
+  op.reference = [c](const std::vector<Values>& in) {
+    const reference::Normed normed = reference::layer_norm(in[0], in[1], in[2]);
+    return std::vector<Values>{
+        normed.y, normed.mean, normed.rstd,
+        reference::linear(normed.y, in[3], c.bias ? in[4] : Values{}, c.width)};
+  };
+  op.tokens = c.rows;
+  return op;
+}
+
 OpCase embedding_case(const EmbeddingCase& c) {
   OpCase op{.op = "embedding",
             .variant = fmt::format("B{}_T{}_vocabulary{}_width{}", c.batch, c.length, c.vocabulary,

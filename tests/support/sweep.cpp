@@ -44,6 +44,13 @@ void add_norms(Cases& cases) {
   // Rows that several warps share.
   cases.push_back(norm_case({.rows = 9, .width = 1000, .sum = Sum::kSeparate}));
   cases.push_back(norm_case({.rows = 17, .width = 1528, .sum = Sum::kSeparate}));
+  for (const Write write : kWrites) {
+    cases.push_back(gated_norm_case({.rows = 7, .width = 40, .heads = 12, .write = write}));
+  }
+  cases.push_back(gated_norm_case({.rows = 1, .width = 32, .heads = 1}));
+  cases.push_back(gated_norm_case({.rows = 9, .width = 33, .heads = 8}));
+  cases.push_back(gated_norm_case({.rows = 70, .width = 32, .heads = 16, .bias = false}));
+  cases.push_back(gated_norm_case({.rows = 8, .width = 40, .heads = 20}));
 }
 
 void add_embeddings(Cases& cases) {

@@ -62,6 +62,17 @@ void add_layers(Cases& cases) {
   }
   cases.push_back(norm_case({.rows = 4097, .width = 770, .sum = Sum::kSeparate}));
   cases.push_back(norm_case({.rows = 7, .width = 8192}));
+  for (const std::int64_t rows : {1, 7, 8, 9, 100, 1000}) {
+    cases.push_back(gated_norm_case({.rows = rows, .width = 768, .heads = 12}));
+  }
+  cases.push_back(gated_norm_case(
+      {.rows = 20001, .width = 768, .heads = 12, .write = Write::kAccumulate}));  // several turns
+  for (const std::int64_t heads : {1, 8, 16, 20}) {
+    cases.push_back(gated_norm_case({.rows = 100, .width = 768, .heads = heads, .bias = false}));
+  }
+  for (const std::int64_t width : {512, 760, 1024, 1536, 2048}) {
+    cases.push_back(gated_norm_case({.rows = kTokens, .width = width, .heads = 8}));
+  }
 }
 
 void add_vocabulary(Cases& cases) {
