@@ -14,13 +14,13 @@ namespace {
 
 /// Sums that wait in shared memory, where each thread reads what it wrote, and each warp has a
 /// quarter.
-__device__ void keep(const GroupSums& sums, float4* kept) {
+__device__ inline void keep(const GroupSums& sums, float4* kept) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     kept[i * kWarp] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]};
   }
 }
-__device__ void add_kept(GroupSums& sums, const float4* kept) {
+__device__ inline void add_kept(GroupSums& sums, const float4* kept) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const float4 four = kept[i * kWarp];
@@ -31,7 +31,7 @@ __device__ void add_kept(GroupSums& sums, const float4* kept) {
   }
 }
 
-__device__ void scale_by(GroupSums& sums, float factor) {
+__device__ inline void scale_by(GroupSums& sums, float factor) {
 #pragma unroll
   for (float& sum : sums) {
     sum *= factor;
@@ -39,8 +39,8 @@ __device__ void scale_by(GroupSums& sums, float factor) {
 }
 
 /// Writes the sums that a group's warps have of the columns of a head.
-__device__ void write_shares(const Problem<bf16>& p, const SharedMemory& shared, float* shares,
-                             int group, int head) {
+__device__ inline void write_shares(const Problem<bf16>& p, const SharedMemory& shared,
+                                    float* shares, int group, int head) {
   wait_at<kGroupThreads>(within(group));
   const std::int64_t first = (head / p.heads * kGroups + group) * 3 * p.heads + head % p.heads;
   for (int i = threadIdx.x % kGroupThreads; i < 3 * kDim; i += kGroupThreads) {
