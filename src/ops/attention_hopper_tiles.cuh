@@ -41,6 +41,7 @@ struct alignas(1024) SharedMemory {
   WarpStage staged[kConsumerWarps];
   std::uint64_t filled[kStages], free[kStages], keys_free[2], values_free;
 };
+static_assert(sizeof(SharedMemory) <= 227 * 1024);  // what Hopper lends a block
 
 __device__ inline SharedBarrier barrier_at(const std::uint64_t& barrier) {
   return {shared_address(&barrier)};
@@ -207,6 +208,49 @@ __device__ void produce(const Problem<bf16>& p, const Gradients<bf16>& g, const 
     terms.load(p, now);
     last = now;
     now.advance(tiles);
+  }
+}
+
+/// Sums that wait in shared memory, where each thread reads what it wrote, and each warp has a
+/// quarter.
+__device__ inline void keep(const GroupSums& sums, float4* kept) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    kept[i * kWarp] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]};
+  }
+}
+__device__ inline void add_kept(GroupSums& sums, const float4* kept) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float4 four = kept[i * kWarp];
+    sums[4 * i] += four.x;
+    sums[4 * i + 1] += four.y;
+    sums[4 * i + 2] += four.z;
+    sums[4 * i + 3] += four.w;
+  }
+}
+
+__device__ inline void scale_by(GroupSums& sums, float factor) {
+#pragma unroll
+  for (float& sum : sums) {
+    sum *= factor;
+  }
+}
+
+/// Writes the sums that a group's warps have of the columns of a head.
+__device__ inline void write_shares(const Problem<bf16>& p, const SharedMemory& shared,
+                                    float* shares, int group, int head) {
+  wait_at<kGroupThreads>(within(group));
+  const std::int64_t first = (head / p.heads * kGroups + group) * 3 * p.heads + head % p.heads;
+  for (int i = threadIdx.x % kGroupThreads; i < 3 * kDim; i += kGroupThreads) {
+    const int part = i / kDim;
+    const int column = i % kDim;
+    float sum = 0.0F;
+#pragma unroll
+    for (int warp = 0; warp < kConsumerWarps / kGroups; ++warp) {
+      sum += shared.staged[group * kConsumerWarps / kGroups + warp].sums[part][column];
+    }
+    shares[(first + part * p.heads) * kDim + column] = sum;
   }
 }
 
