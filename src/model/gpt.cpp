@@ -338,11 +338,12 @@ void Gpt::block_backward(Context& ctx, const Sequence& seq, std::size_t layer, A
   }
   // The norm before has summed the bias's gradient while it made dresidual.
   linear_backward_weight(ctx, b.mlp_hidden, s.dresidual, dw.mlp_out.weight, {}, write);
-  linear_backward_gelu(ctx, s.dresidual, w.mlp_out.weight, b.mlp_pre, s.dmlp);
+  linear_backward_gelu(ctx, s.dresidual, w.mlp_out.weight, b.mlp_pre, s.dmlp, dw.mlp_in.bias,
+                       write);
   if (again) {
     layer_norm(ctx, b.residual_mid, w.mlp_norm, b.normed_mid);
   }
-  linear_backward_weight(ctx, b.normed_mid.y, s.dmlp, dw.mlp_in.weight, dw.mlp_in.bias, write);
+  linear_backward_weight(ctx, b.normed_mid.y, s.dmlp, dw.mlp_in.weight, {}, write);
   linear_backward_input(ctx, s.dmlp, w.mlp_in.weight, s.dnormed, Write::kOverwrite);
   norm_backward(ctx, {.dy = s.dnormed,
                       .x = b.residual_mid,

@@ -15,8 +15,8 @@ std::string name_of(const char* pass, const Attention& attention, const Sequence
 
 /// Runs the kernels that the context asks for. A deterministic one gets our own: cuDNN's backward
 /// pass would need room for all scores.
-void choose(Context& ctx, const std::string& name, bool cudnn_serves, const Choices::Way& cudnn,
-            const Choices::Way& own) {
+void choose(Context& ctx, const std::string& name, bool cudnn_serves,
+            const std::function<bool()>& cudnn, const std::function<bool()>& own) {
   using Use = AttentionKernels::Use;
   const Use use = ctx.state<AttentionKernels>().use;
   if (!cudnn_serves || use == Use::kOwn || (use == Use::kFastest && ctx.deterministic())) {
@@ -24,7 +24,7 @@ void choose(Context& ctx, const std::string& name, bool cudnn_serves, const Choi
   } else if (use == Use::kCudnn) {
     cudnn();
   } else {
-    ctx.state<Choices>().faster(ctx, name, cudnn, own);
+    ctx.state<Choices>().take_fastest(ctx, name, {{"cudnn", cudnn}, {"own", own}});
   }
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <cstdlib>
+#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -81,22 +82,36 @@ void Choices::tell_once() {
   }
 }
 
-void Choices::faster(Context& ctx, const std::string& name, const Way& first, const Way& second) {
-  const std::string* known = find(name);
-  if (known == nullptr) {
+void Choices::take_fastest(Context& ctx, const std::string& name, std::initializer_list<Way> ways) {
+  const auto chosen = [&] {
+    const std::string* known = find(name);
+    return std::find_if(ways.begin(), ways.end(),
+                        [&](const Way& way) { return known != nullptr && way.name == *known; });
+  };
+  if (chosen() == ways.end()) {
     require_no_capture(ctx, name);
-    int choice = 0;
-    if (!first()) {
-      choice = 1;
-    } else if (!ctx.deterministic() && second()) {
-      choice = time_of(ctx, second) < time_of(ctx, first) ? 1 : 0;
+    float least = std::numeric_limits<float>::infinity();
+    for (const Way& way : ways) {
+      if (!way.take()) {
+        continue;
+      }
+      if (ctx.deterministic()) {
+        keep(name, way.name);
+        break;
+      }
+      const float time = time_of(ctx, way.take);
+      if (time < least) {
+        least = time;
+        keep(name, way.name);
+      }
     }
-    keep(name, std::to_string(choice));
-    known = find(name);
   }
-  if (*known == "1" || !first()) {
-    second();
-  }
+  const Way* way = chosen();
+  // A program that was compiled for less than the one that chose takes what it can.
+  check<DeviceError>(
+      (way != ways.end() && way->take()) ||
+          std::any_of(ways.begin(), ways.end(), [](const Way& other) { return other.take(); }),
+      "this GPU has no way to compute {}", name);
 }
 
 float time_of(Context& ctx, const std::function<void()>& run) {

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <string>
 
@@ -23,10 +24,14 @@ class Choices {
   /// Tells the user, the first time, that things are being measured.
   void tell_once();
 
-  /// Takes the faster of two ways to the same result. Where it is not known which that is, both are
-  /// run, several times; one that returns false cannot be taken.
-  using Way = std::function<bool()>;
-  void faster(Context& ctx, const std::string& name, const Way& first, const Way& second);
+  /// One way to a result. If it returns false it cannot be taken, and has done nothing.
+  struct Way {
+    std::string name;
+    std::function<bool()> take;
+  };
+  /// Takes the fastest of several ways to the same result. Where it is not known which that is, all
+  /// are taken, several times; a deterministic context takes the first that it can.
+  void take_fastest(Context& ctx, const std::string& name, std::initializer_list<Way> ways);
 
  private:
   std::filesystem::path file_;  // empty: nothing is kept

@@ -15,4 +15,24 @@ __device__ inline float gelu_derivative(float x) {
          0.5F * x * (1.0F - t * t) * kSqrt2OverPi * (1.0F + 3.0F * 0.044715F * x * x);
 }
 
+/// The same good to 1e-6 of themselves, in few instructions: gelu(x) = x s, where
+/// s = (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)).
+__device__ inline float gelu_share(float x, float square) {
+  constexpr float kLinear = -2.302208198F;  // -2 log2(e) sqrt(2 / pi)
+  constexpr float kCubic = -0.1029432396F;  // and times 0.044715
+  float power, share;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * (kLinear + kCubic * square)));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(1.0F + power));
+  return share;
+}
+__device__ inline float fast_gelu_of(float x) { return x * gelu_share(x, x * x); }
+__device__ inline float fast_gelu_derivative(float x) {
+  constexpr float kConstant = 1.5957691216F;  // 2 sqrt(2 / pi)
+  constexpr float kSquare = 0.2140644488F;    // and times 3 * 0.044715
+  const float square = x * x;
+  const float share = gelu_share(x, square);
+  const float slope = x * (kConstant + kSquare * square);  // of 2 u, times x
+  return share + share * (slope - slope * share);
+}
+
 }  // namespace carope::cuda

@@ -69,10 +69,14 @@ void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight,
 }
 
 void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
-                          const Tensor& dpre) {
+                          const Tensor& dpre, const Tensor& dbias, Write write) {
   check_layer(dpre, weight, dy);
   check_shape(pre, dpre.shape(), "the input of the GELU");
-  dispatch(ctx, cpu::linear_backward_gelu, cuda::linear_backward_gelu, dy, weight, pre, dpre);
+  if (dbias) {
+    check_shape(dbias, {dpre.cols()}, "the bias of a linear layer");
+  }
+  dispatch(ctx, cpu::linear_backward_gelu, cuda::linear_backward_gelu, dy, weight, pre, dpre, dbias,
+           write);
 }
 
 void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dweight,

@@ -22,9 +22,10 @@ void gelu(Context& ctx, const Tensor& pre, const Tensor& y);
 void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& dx,
                            Write write);
 
-/// dpre = (dy W) gelu'(pre): through this layer and the GELU that made its input.
+/// dpre = (dy W) gelu'(pre): through this layer and the GELU that made its input. dbias = Σ dpre,
+/// or added to what is there: the gradient of the bias in `pre`, unless it is empty.
 void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
-                          const Tensor& dpre);
+                          const Tensor& dpre, const Tensor& dbias, Write write);
 
 /// dW = dyᵀ x and db = Σ dy, or added to what is there. What is empty is skipped.
 void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dweight,

@@ -16,10 +16,11 @@ void add_bias(const Tile& tile, const float* bias, const Tensor& y) {
   }
 }
 
+constexpr std::int64_t kColumns = 64;  // summed together
+
 /// sums[c] = (or +=) the sum over rows of dy[row, c], for columns [begin, end).
 void sum_columns(const Tensor& dy, std::int64_t begin, std::int64_t end, float* sums, Write write) {
   // Short runs of fp32 additions inside an fp64 total: accurate for any number of rows.
-  constexpr std::int64_t kColumns = 64;
   constexpr std::int64_t kRun = 64;
   const std::int64_t stride = dy.cols();
   for (std::int64_t col = begin; col < end; col += kColumns) {
@@ -95,7 +96,7 @@ void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight,
 }
 
 void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
-                          const Tensor& dpre) {
+                          const Tensor& dpre, const Tensor& dbias, Write write) {
   matmul(ctx, {dy.rows(), weight.dim(1), dy.cols()}, plain(dy), plain(weight), plain(dpre),
          Write::kOverwrite, Rounding::kAsFastest, [&](const Tile& tile) {
            const std::int64_t n = pre.cols();
@@ -108,6 +109,11 @@ void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, 
              }
            }
          });
+  if (dbias) {
+    parallel_blocks(ctx, dpre.cols(), kColumns, [&](std::int64_t begin, std::int64_t end) {
+      sum_columns(dpre, begin, end, dbias.f32(), write);
+    });
+  }
 }
 
 void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dweight,

@@ -1,5 +1,7 @@
 #include "ops/linear.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <type_traits>
@@ -9,6 +11,7 @@
 #include "ops/gelu.cuh"
 #include "ops/kernel.cuh"
 #include "ops/matmul_cuda.h"
+#include "ops/matmul_hopper.h"
 #include "ops/narrow_linear_cuda.h"
 #include "ops/shares_cuda.h"
 
@@ -65,7 +68,7 @@ void map(Context& ctx, const Tensor& x, const Tensor& y, const Function& functio
 struct Gelu {
   __device__ float operator()(float x) const { return gelu_of(x); }
 };
-struct GeluGradient {
+struct TimesGeluDerivative {
   __device__ float operator()(float x, float dy) const { return dy * gelu_derivative(x); }
 };
 
@@ -167,6 +170,58 @@ Matmul backward_product(const Tensor& dy, const Tensor& weight, const Tensor& dx
   return {.left = {dy}, .right = {weight}, .result = dx};
 }
 
+/// dpre = (dy W) gelu'(pre) and db = (or +=) the sums of its columns, in one of three ways.
+struct GeluGradient {
+  const Tensor& dy;
+  const Tensor& weight;
+  const Tensor& pre;
+  const Tensor& dpre;
+  Tensor dbias;  // or empty
+  Write write;
+
+  Matmul product() const {
+    Matmul fused = backward_product(dy, weight, dpre);
+    fused.epilogue = Epilogue::kGeluGradient;
+    fused.aux = pre;
+    return fused;
+  }
+
+  bool own(Context& ctx) const {
+    return hopper_backward_gelu(ctx, dy, weight, pre, dpre, dbias, write);
+  }
+
+  /// The GELU by cuBLASLt on its way; false if it cannot.
+  bool together(Context& ctx) const {
+    const bool done = ctx.state<MatmulPlans>().run(ctx, product());
+    if (done) {
+      add_bias_gradient(ctx);
+    }
+    return done;
+  }
+
+  bool apart(Context& ctx) const {
+    const Matmul plain = backward_product(dy, weight, dpre);
+    require(ctx.state<MatmulPlans>().run(ctx, plain), plain);
+    map(ctx, pre, dpre, TimesGeluDerivative{});
+    add_bias_gradient(ctx);
+    return true;
+  }
+
+  void take_fastest(Context& ctx, const std::string& name) const {
+    ctx.state<Choices>().take_fastest(ctx, name,
+                                      {{"own", [&] { return own(ctx); }},
+                                       {"together", [&] { return together(ctx); }},
+                                       {"apart", [&] { return apart(ctx); }}});
+  }
+
+ private:
+  void add_bias_gradient(Context& ctx) const {
+    if (dbias) {
+      sum_columns(ctx, dpre, dbias, write);
+    }
+  }
+};
+
 /// dW = (or +=) dyᵀ x and db likewise, in one of two ways.
 struct WeightGradient {
   const Tensor& x;
@@ -201,6 +256,12 @@ struct WeightGradient {
     }
     return true;
   }
+
+  void take_fastest(Context& ctx, const std::string& name) const {
+    ctx.state<Choices>().take_fastest(
+        ctx, name,
+        {{"together", [&] { return together(ctx); }}, {"apart", [&] { return apart(ctx); }}});
+  }
 };
 
 }  // namespace
@@ -232,6 +293,7 @@ void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tens
   fused.epilogue = bias ? Epilogue::kBiasGelu : Epilogue::kGelu;
   fused.vector = bias;
   fused.aux = pre;
+  const auto own = [&] { return hopper_linear_gelu(ctx, x, weight, bias, pre, y); };
   const auto together = [&] { return ctx.state<MatmulPlans>().run(ctx, fused); };
   const auto apart = [&] {
     cuda::linear(ctx, x, weight, bias, pre, rounding);
@@ -241,7 +303,8 @@ void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tens
   if (y.dtype() == DType::kF32) {
     apart();  // cuBLASLt's GELU is good to 3e-6 only
   } else {
-    ctx.state<Choices>().faster(ctx, "gelu." + name_of(fused), together, apart);
+    ctx.state<Choices>().take_fastest(ctx, "gelu." + name_of(fused),
+                                      {{"own", own}, {"together", together}, {"apart", apart}});
   }
 }
 
@@ -259,21 +322,23 @@ void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight,
 }
 
 void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
-                          const Tensor& dpre) {
-  Matmul fused = backward_product(dy, weight, dpre);
-  fused.epilogue = Epilogue::kGeluGradient;
-  fused.aux = pre;
-  const auto together = [&] { return ctx.state<MatmulPlans>().run(ctx, fused); };
-  const auto apart = [&] {
-    cuda::linear_backward_input(ctx, dy, weight, dpre, Write::kOverwrite);
-    map(ctx, pre, dpre, GeluGradient{});
-    return true;
-  };
+                          const Tensor& dpre, const Tensor& dbias, Write write) {
+  const GeluGradient gradient{dy, weight, pre, dpre, dbias, write};
   if (dpre.dtype() == DType::kF32) {
-    apart();
-  } else {
-    ctx.state<Choices>().faster(ctx, "dgelu." + name_of(fused), together, apart);
+    gradient.apart(ctx);
+    return;
   }
+  const std::string name =
+      fmt::format("dgelu.{}{}", name_of(gradient.product()), dbias ? ".sums" : "");
+  if (dbias &&
+      ctx.state<Choices>().find(name) == nullptr) {  // trials must not touch what is added to
+    const Memory trial(ctx.device(), dbias.bytes());
+    GeluGradient tried = gradient;
+    tried.dbias = Tensor(trial.data(), {dbias.shape()}, ctx.device());
+    clear(ctx, tried.dbias);
+    tried.take_fastest(ctx, name);
+  }
+  gradient.take_fastest(ctx, name);
 }
 
 void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dweight,
@@ -293,20 +358,17 @@ void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, con
     gradient.apart(ctx);
     return;
   }
-  auto& choices = ctx.state<Choices>();
   const std::string name = "bgrad." + name_of(gradient.product());
-  if (choices.find(name) == nullptr) {  // trials must not touch what is added to
+  if (ctx.state<Choices>().find(name) == nullptr) {  // trials must not touch what is added to
     const Memory trial(ctx.device(), dweight.bytes());
     const Memory trial_bias(ctx.device(), dbias.bytes());
     const WeightGradient tried{x, dy, Tensor(trial.data(), {dweight.shape()}, ctx.device()),
                                Tensor(trial_bias.data(), {dbias.shape()}, ctx.device()), write};
     clear(ctx, tried.dweight);
     clear(ctx, tried.dbias);
-    choices.faster(
-        ctx, name, [&] { return tried.together(ctx); }, [&] { return tried.apart(ctx); });
+    tried.take_fastest(ctx, name);
   }
-  choices.faster(
-      ctx, name, [&] { return gradient.together(ctx); }, [&] { return gradient.apart(ctx); });
+  gradient.take_fastest(ctx, name);
 }
 
 }  // namespace carope::cuda

@@ -49,7 +49,7 @@ void linear(C&, T, T, T, T, Rounding) { refuse(); }
 void linear_gelu(C&, T, T, T, T, T, Rounding) { refuse(); }
 void gelu(C&, T, T) { refuse(); }
 void linear_backward_input(C&, T, T, T, Write) { refuse(); }
-void linear_backward_gelu(C&, T, T, T, T) { refuse(); }
+void linear_backward_gelu(C&, T, T, T, T, T, Write) { refuse(); }
 void linear_backward_weight(C&, T, T, T, T, Write) { refuse(); }
 void layer_norm(C&, T, const NormWeights&, const Normed&, const NormGate&) { refuse(); }
 void add_norm(C&, T, T, const NormWeights&, T, const Normed&) { refuse(); }

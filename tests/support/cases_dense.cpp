@@ -97,8 +97,9 @@ OpCase mlp_case(const MlpCase& c) {
   op.backward = [c](Context& ctx, const OpTensors& t) {
     const Tensor& d_pre = t.saved[0];
     linear_backward_weight(ctx, t.out[1], t.d_out[2], t.d_in[2], t.d_in[3], c.write);
-    linear_backward_gelu(ctx, t.d_out[2], t.in[2], t.out[0], d_pre);
-    linear_backward_weight(ctx, t.in[0], d_pre, t.d_in[1], c.bias ? t.d_in[4] : Tensor{}, c.write);
+    linear_backward_gelu(ctx, t.d_out[2], t.in[2], t.out[0], d_pre, c.bias ? t.d_in[4] : Tensor{},
+                         c.write);
+    linear_backward_weight(ctx, t.in[0], d_pre, t.d_in[1], {}, c.write);
     linear_backward_input(ctx, d_pre, t.in[1], t.d_in[0], Write::kOverwrite);
   };
   op.reference = [c](const std::vector<Values>& in) {

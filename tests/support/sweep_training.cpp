@@ -55,6 +55,12 @@ void add_layers(Cases& cases) {
   cases.push_back(mlp_case({.rows = 1024, .width = 768, .hidden = 3072}));
   cases.push_back(gelu_case({.rows = 1024, .width = 3072, .scale = 4.0}));
   cases.push_back(mlp_case({.rows = 1000, .width = 512, .hidden = 2048}));
+  cases.push_back(mlp_case({.rows = 256, .width = 512, .hidden = 512, .bias = false}));
+  // Tiles that neither fill a GPU's multiprocessors evenly nor keep them in the same columns.
+  for (const Write write : {Write::kOverwrite, Write::kAccumulate}) {
+    cases.push_back(
+        mlp_case({.rows = kTokens, .width = 576, .hidden = 1280, .scale = 3.0, .write = write}));
+  }
   for (const std::int64_t width : {512, 768, 1600}) {
     for (const Sum sum : {Sum::kNone, Sum::kSeparate, Sum::kInPlace}) {
       cases.push_back(norm_case({.rows = kTokens, .width = width, .sum = sum}));
