@@ -195,8 +195,7 @@ void Gpt::forward(Context& ctx, const Sequence& given, const Tensor& tokens, Act
   for (std::size_t layer = 0; layer < a.blocks.size(); ++layer) {
     block_forward(ctx, seq, layer, a, state);
   }
-  add_norm(ctx, a.blocks.back().residual_mid, a.shared.branch, weights_.final_norm,
-           a.final_residual, a.final_normed);
+  layer_norm(ctx, a.final_residual, weights_.final_norm, a.final_normed);
   if (state != nullptr) {
     state->seen += seq.length;
   }
@@ -205,33 +204,32 @@ void Gpt::forward(Context& ctx, const Sequence& given, const Tensor& tokens, Act
 void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,
                         DecodeState* state) const {
   const BlockWeights& w = weights_.blocks[layer];
-  BlockActivations& b = a.blocks[layer];
-  const Tensor& branch = a.shared.branch;
+  const BlockActivations& b = a.blocks[layer];
+  const LayerView position = view(layer, a, state);
+  const bool last = layer + 1 == a.blocks.size();
+  const Tensor& result = last ? a.final_residual : a.blocks[layer + 1].residual;
   const Rounding rounding = rounding_with(state);
 
-  const bool first = layer == 0;
   normed_linear(ctx,
-                {.x = first ? b.residual : a.blocks[layer - 1].residual_mid,
-                 .branch = first ? Tensor{} : branch,
-                 .sum = first ? Tensor{} : b.residual,
+                {.x = b.residual,
                  .norm = w.attention_norm,
                  .normed = b.normed_in,
+                 .gate = encoding_->gate(position),
                  .weight = w.qkv.weight,
                  .bias = w.qkv.bias,
                  .y = b.qkv},
                 rounding);
-  encoding_->rotate(ctx, seq, view(layer, a, state), b.qkv);
+  encoding_->rotate(ctx, seq, position, b.qkv);
   if (state == nullptr) {
     attention(ctx, attention_, seq, b.qkv, b.attended, b.logsumexp);
   } else {
     attention_cached(ctx, attention_, seq, b.qkv, state->layers[layer].cache, b.attended);
   }
-  linear(ctx, b.attended, w.attention_out.weight, w.attention_out.bias, branch, rounding);
+  linear_add(ctx, b.attended, w.attention_out.weight, w.attention_out.bias, b.residual,
+             b.residual_mid, rounding);
 
   normed_linear(ctx,
-                {.x = b.residual,
-                 .branch = branch,
-                 .sum = b.residual_mid,
+                {.x = b.residual_mid,
                  .norm = w.mlp_norm,
                  .normed = b.normed_mid,
                  .weight = w.mlp_in.weight,
@@ -239,7 +237,7 @@ void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Ac
                  .pre = b.mlp_pre,
                  .y = b.mlp_hidden},
                 rounding);
-  linear(ctx, b.mlp_hidden, w.mlp_out.weight, w.mlp_out.bias, branch, rounding);
+  linear_add(ctx, b.mlp_hidden, w.mlp_out.weight, w.mlp_out.bias, b.residual_mid, result, rounding);
 }
 
 Tensor Gpt::gate_logits(std::size_t layer, const Activations& a) const {
@@ -375,7 +373,7 @@ void Gpt::block_backward(Context& ctx, const Sequence& seq, std::size_t layer, A
     layer_norm(ctx, b.residual, w.attention_norm, b.normed_in);
   }
   const LayerGradients dposition{
-      .weights = dw.position, .write = write, .dhidden = s.dnormed, .dembedding = s.dembedding};
+      .weights = dw.position, .write = write, .dembedding = s.dembedding};
   if (through) {
     encoding_->gate_backward(ctx, seq, position, dposition);
   } else {
@@ -383,17 +381,20 @@ void Gpt::block_backward(Context& ctx, const Sequence& seq, std::size_t layer, A
   }
   linear_backward_weight(ctx, b.normed_in.y, s.dqkv, dw.qkv.weight,
                          through ? Tensor{} : dw.qkv.bias, write);
-  linear_backward_input(ctx, s.dqkv, w.qkv.weight, s.dnormed,
-                        encoding_->reads().hidden ? Write::kAccumulate : Write::kOverwrite);
+  linear_backward_input(ctx, s.dqkv, w.qkv.weight, s.dnormed, Write::kOverwrite);
+  const NormGate gate = encoding_->gate(position);
   const Tensor below = layer > 0 ? gradients_.blocks[layer - 1].mlp_out.bias : Tensor{};
-  norm_backward(ctx, {.dy = s.dnormed,
-                      .x = b.residual,
-                      .normed = b.normed_in,
-                      .gain = w.attention_norm.gain,
-                      .dx = s.dresidual,
-                      .dweights = dw.attention_norm,
-                      .write = write,
-                      .dx_sum = below});
+  norm_backward(ctx,
+                {.dy = s.dnormed,
+                 .x = b.residual,
+                 .normed = b.normed_in,
+                 .gain = w.attention_norm.gain,
+                 .dx = s.dresidual,
+                 .dweights = dw.attention_norm,
+                 .write = write,
+                 .dx_sum = below,
+                 .gate_weight = gate.weight,
+                 .dlogits = gate.weight ? encoding_->gate_logits_gradient(position) : Tensor{}});
 }
 
 }  // namespace carope

@@ -46,13 +46,13 @@ void embedding_backward(C&, T, T, T) { refuse(); }
 void add_positions(C&, S, T, T) { refuse(); }
 void add_positions_backward(C&, S, T, T, Write) { refuse(); }
 void linear(C&, T, T, T, T, Rounding) { refuse(); }
+void linear_add(C&, T, T, T, T, T, Rounding) { refuse(); }
 void linear_gelu(C&, T, T, T, T, T, Rounding) { refuse(); }
 void gelu(C&, T, T) { refuse(); }
 void linear_backward_input(C&, T, T, T, Write) { refuse(); }
 void linear_backward_gelu(C&, T, T, T, T, T, Write) { refuse(); }
 void linear_backward_weight(C&, T, T, T, T, Write) { refuse(); }
 void layer_norm(C&, T, const NormWeights&, const Normed&, const NormGate&) { refuse(); }
-void add_norm(C&, T, T, const NormWeights&, T, const Normed&) { refuse(); }
 void norm_backward(C&, const NormBackward&) { refuse(); }
 bool normed_row(C&, const NormedLinear&) { refuse(); }
 void rotary(C&, const Rotary&, S, Direction, T) { refuse(); }

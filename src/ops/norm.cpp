@@ -6,13 +6,11 @@ namespace carope {
 
 namespace cpu {
 decltype(carope::layer_norm) layer_norm;
-decltype(carope::add_norm) add_norm;
 decltype(carope::norm_backward) norm_backward;
 }  // namespace cpu
 
 namespace cuda {
 decltype(carope::layer_norm) layer_norm;
-decltype(carope::add_norm) add_norm;
 decltype(carope::norm_backward) norm_backward;
 }  // namespace cuda
 
@@ -57,16 +55,6 @@ void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const
     check_shape(gate.bias, {gate.weight.rows()}, "the bias of a gate");
   }
   dispatch(ctx, cpu::layer_norm, cuda::layer_norm, x, weights, out, gate);
-}
-
-void add_norm(Context& ctx, const Tensor& x, const Tensor& branch, const NormWeights& weights,
-              const Tensor& sum, const Normed& out) {
-  check_norm(x, weights.gain, weights.bias);
-  check_statistics(x, out);
-  check_shape(branch, x.shape(), "the branch added to a residual");
-  check_shape(sum, x.shape(), "the sum of residual and branch");
-  check_shape(out.y, x.shape(), "the result of a layer norm");
-  dispatch(ctx, cpu::add_norm, cuda::add_norm, x, branch, weights, sum, out);
 }
 
 void norm_backward(Context& ctx, const NormBackward& args) {

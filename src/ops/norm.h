@@ -33,10 +33,6 @@ struct NormGate {
 void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const Normed& out,
                 const NormGate& gate = {});
 
-/// sum = x + branch and out = layer_norm(sum), in one pass. `sum` may be `x` itself.
-void add_norm(Context& ctx, const Tensor& x, const Tensor& branch, const NormWeights& weights,
-              const Tensor& sum, const Normed& out);
-
 struct NormBackward {
   Tensor dy;      // [N, C] gradient of the norm's result; with a gate, what is left in it is unsaid
   Tensor x;       // [N, C] the norm's input

@@ -89,23 +89,6 @@ void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const
   }
 }
 
-void add_norm(Context& ctx, const Tensor& x, const Tensor& branch, const NormWeights& weights,
-              const Tensor& sum, const Normed& out) {
-  const std::int64_t width = x.cols();
-  parallel_blocks(ctx, x.rows(), kRows, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      const float* left = x.f32() + row * width;
-      const float* right = branch.f32() + row * width;
-      float* total = sum.f32() + row * width;
-#pragma omp simd
-      for (std::int64_t c = 0; c < width; ++c) {
-        total[c] = left[c] + right[c];
-      }
-      normalise(total, width, weights, out, row);
-    }
-  });
-}
-
 void norm_backward(Context& ctx, const NormBackward& args) {
   if (args.gate_weight) {
     linear_backward_input(ctx, args.dlogits, args.gate_weight, args.dy, Write::kAccumulate);

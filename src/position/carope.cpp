@@ -45,9 +45,7 @@ class ContextAwareRotary : public PositionEncoding {
     return specs;
   }
 
-  Reads reads() const override {
-    return {.hidden = source_ == Source::kHidden, .embedding = source_ == Source::kEmbedding};
-  }
+  bool reads_embedding() const override { return source_ == Source::kEmbedding; }
 
   std::vector<TensorSpec> saved(const Sequence& seq) const override {
     std::vector<TensorSpec> specs{gate_spec(seq), carope_carry_spec(op_, seq, shape_.pairs())};
@@ -72,14 +70,23 @@ class ContextAwareRotary : public PositionEncoding {
   void rotate(Context& ctx, const Sequence& seq, const LayerView& layer,
               const Tensor& qkv) const override {
     const Tensor& logits = layer.saved[0];
-    // A product so narrow is no slower by row.
-    linear(ctx, input(layer), layer.weights[0], bias(layer.weights), logits, Rounding::kByRow);
+    if (source_ == Source::kEmbedding) {
+      // A product so narrow is no slower by row.
+      linear(ctx, layer.embedding, layer.weights[0], bias(layer.weights), logits, Rounding::kByRow);
+    }
     carope(ctx, op_, seq, logits, qkv, layer.saved[1],
            layer.state.empty() ? Tensor{} : layer.state[0], phases(layer));
   }
 
   bool has_gate() const override { return true; }
   Tensor gate_logits(const LayerView& layer) const override { return layer.saved[0]; }
+  NormGate gate(const LayerView& layer) const override {
+    if (source_ == Source::kEmbedding) {
+      return {};
+    }
+    return {.weight = layer.weights[0], .bias = bias(layer.weights), .logits = layer.saved[0]};
+  }
+  Tensor gate_logits_gradient(const LayerView& layer) const override { return layer.workspace[0]; }
 
   void rotate_backward(Context& ctx, const Sequence& seq, const LayerView& layer, const Tensor& qkv,
                        const Tensor& dqkv, const LayerGradients& gradients) const override {
@@ -113,9 +120,7 @@ class ContextAwareRotary : public PositionEncoding {
     const Tensor& dlogits = layer.workspace[0];
     linear_backward_weight(ctx, input(layer), dlogits, gradients.weights[0],
                            bias(gradients.weights), gradients.write);
-    if (source_ == Source::kHidden) {
-      linear_backward_input(ctx, dlogits, layer.weights[0], gradients.dhidden, Write::kOverwrite);
-    } else {
+    if (source_ == Source::kEmbedding) {
       linear_backward_input(ctx, dlogits, layer.weights[0], gradients.dembedding,
                             Write::kAccumulate);
     }

@@ -10,6 +10,7 @@
 #include "core/options.h"
 #include "core/parameter.h"
 #include "ops/attention.h"
+#include "ops/norm.h"
 
 namespace carope {
 
@@ -29,7 +30,7 @@ struct LayerView {
   std::int64_t index;               // of the layer, from 0
   std::span<const Tensor> weights;  // layer_parameters()
   Tensor hidden;                    // [B, T, C] the layer's normalised input
-  Tensor embedding;                 // [B, T, C] the tokens' embedding; only where reads().embedding
+  Tensor embedding;                 // [B, T, C] the tokens' embedding; only where reads_embedding()
   std::span<const Tensor> saved;    // saved(): kept from rotate to rotate_backward
   std::span<const Tensor> workspace;  // workspace(): shared by all layers, lost after the call
   std::span<const Tensor>
@@ -40,8 +41,7 @@ struct LayerView {
 struct LayerGradients {
   std::span<const Tensor> weights;
   Write write;        // of weights
-  Tensor dhidden;     // written where reads().hidden
-  Tensor dembedding;  // added to where reads().embedding
+  Tensor dembedding;  // added to where reads_embedding()
 };
 
 /// How a model knows the order of its tokens. An encoding overrides what it needs; the model calls
@@ -67,12 +67,8 @@ class PositionEncoding {
 
   // Rotary encodings turn q and k of each layer in place, in qkv [B, T, 3C]; the backward pass gets
   // the turned qkv and turns dqkv back.
-  struct Reads {
-    bool hidden = false;
-    bool embedding = false;
-  };
-  /// What of the layer's view rotate() depends on.
-  virtual Reads reads() const { return {}; }
+  /// Whether rotate() reads the tokens' embedding.
+  virtual bool reads_embedding() const { return false; }
   virtual std::vector<TensorSpec> saved(const Sequence& /*seq*/) const { return {}; }
   virtual std::vector<TensorSpec> workspace(const Sequence& /*seq*/) const { return {}; }
   virtual void rotate(Context& /*ctx*/, const Sequence& /*seq*/, const LayerView& /*layer*/,
@@ -94,6 +90,11 @@ class PositionEncoding {
   /// z [B, T, H], as rotate() left them in `saved`.
   virtual bool has_gate() const { return false; }
   virtual Tensor gate_logits(const LayerView& /*layer*/) const { return {}; }
+  /// The gate where it reads the layer's normalised input: the model computes its logits along with
+  /// that, before rotate(), and takes their gradient as rotate_backward() or gate_backward() left
+  /// it back into the layer.
+  virtual NormGate gate(const LayerView& /*layer*/) const { return {}; }
+  virtual Tensor gate_logits_gradient(const LayerView& /*layer*/) const { return {}; }
 
   /// Biased attention: slopes [H] of a penalty that grows with distance, or empty.
   virtual Tensor attention_slopes() const { return {}; }

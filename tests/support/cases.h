@@ -42,18 +42,21 @@ struct GeluCase {
 };
 OpCase gelu_case(const GeluCase& c);
 
-enum class Sum : std::uint8_t {
-  kNone,      // a plain layer norm
-  kSeparate,  // add_norm, whose sum has memory of its own
-  kInPlace,   // add_norm, whose sum replaces the residual
-};
 struct NormCase {
   std::int64_t rows, width;
-  Sum sum = Sum::kNone;
   double mean = 0.0;  // of the input
   Write write = Write::kOverwrite;
 };
 OpCase norm_case(const NormCase& c);
+
+/// A layer that adds to a residual, and the norm of that.
+struct ResidualNormCase {
+  std::int64_t rows, in, width;
+  bool bias = true;
+  Write write = Write::kOverwrite;
+  Rounding rounding = Rounding::kAsFastest;
+};
+OpCase residual_norm_case(const ResidualNormCase& c);
 
 /// A layer norm with a gate behind it.
 struct GatedNormCase {

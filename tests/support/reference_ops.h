@@ -52,15 +52,6 @@ inline Values add(const Values& a, const Values& b) {
   return sum;
 }
 
-/// Each row of x [N, C] plus row [C].
-inline Values add_to_rows(const Values& x, const Values& row) {
-  Values sum(x.size());
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    sum[i] = x[i] + row[i % row.size()];
-  }
-  return sum;
-}
-
 /// y [N, out] = x [N, in] weightᵀ + bias; an empty bias is zero.
 inline Values linear(const Values& x, const Values& weight, const Values& bias, std::int64_t in) {
   const std::int64_t rows = size(x) / in;

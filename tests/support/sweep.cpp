@@ -31,19 +31,26 @@ void add_linear(Cases& cases) {
 }
 
 void add_norms(Cases& cases) {
-  for (const Sum sum : {Sum::kNone, Sum::kSeparate, Sum::kInPlace}) {
-    for (const Write write : kWrites) {
-      cases.push_back(norm_case({.rows = 1, .width = 5, .sum = sum, .write = write}));
-      cases.push_back(norm_case({.rows = 17, .width = 24, .sum = sum, .write = write}));
-      cases.push_back(norm_case({.rows = 130, .width = 33, .sum = sum, .write = write}));
-    }
-    cases.push_back(norm_case({.rows = 64, .width = 16, .sum = sum}));
-    cases.push_back(norm_case({.rows = 65, .width = 8, .sum = sum}));
-    cases.push_back(norm_case({.rows = 3, .width = 200, .sum = sum, .mean = 2.0}));
+  for (const Write write : kWrites) {
+    cases.push_back(norm_case({.rows = 1, .width = 5, .write = write}));
+    cases.push_back(norm_case({.rows = 17, .width = 24, .write = write}));
+    cases.push_back(norm_case({.rows = 130, .width = 33, .write = write}));
+    cases.push_back(residual_norm_case({.rows = 3, .in = 7, .width = 40, .write = write}));
+    cases.push_back(residual_norm_case({.rows = 17, .in = 32, .width = 24, .write = write}));
+    cases.push_back(residual_norm_case({.rows = 130, .in = 5, .width = 33, .write = write}));
+  }
+  cases.push_back(norm_case({.rows = 64, .width = 16}));
+  cases.push_back(norm_case({.rows = 65, .width = 8}));
+  cases.push_back(norm_case({.rows = 3, .width = 200, .mean = 2.0}));
+  for (const Rounding rounding : {Rounding::kAsFastest, Rounding::kByRow}) {
+    cases.push_back(residual_norm_case(
+        {.rows = 64, .in = 16, .width = 16, .bias = false, .rounding = rounding}));
+    cases.push_back(residual_norm_case({.rows = 1, .in = 64, .width = 128, .rounding = rounding}));
+    cases.push_back(residual_norm_case({.rows = 4, .in = 24, .width = 64, .rounding = rounding}));
   }
   // Rows that several warps share.
-  cases.push_back(norm_case({.rows = 9, .width = 1000, .sum = Sum::kSeparate}));
-  cases.push_back(norm_case({.rows = 17, .width = 1528, .sum = Sum::kSeparate}));
+  cases.push_back(norm_case({.rows = 9, .width = 1000}));
+  cases.push_back(norm_case({.rows = 17, .width = 1528}));
   for (const Write write : kWrites) {
     cases.push_back(gated_norm_case({.rows = 7, .width = 40, .heads = 12, .write = write}));
   }

@@ -62,11 +62,12 @@ void add_layers(Cases& cases) {
         mlp_case({.rows = kTokens, .width = 576, .hidden = 1280, .scale = 3.0, .write = write}));
   }
   for (const std::int64_t width : {512, 768, 1600}) {
-    for (const Sum sum : {Sum::kNone, Sum::kSeparate, Sum::kInPlace}) {
-      cases.push_back(norm_case({.rows = kTokens, .width = width, .sum = sum}));
-    }
+    cases.push_back(norm_case({.rows = kTokens, .width = width}));
+    cases.push_back(residual_norm_case({.rows = kTokens, .in = 256, .width = width}));
   }
-  cases.push_back(norm_case({.rows = 4097, .width = 770, .sum = Sum::kSeparate}));
+  cases.push_back(residual_norm_case({.rows = 4097, .in = 33, .width = 770}));
+  cases.push_back(
+      residual_norm_case({.rows = 1024, .in = 3072, .width = 768, .write = Write::kAccumulate}));
   cases.push_back(norm_case({.rows = 7, .width = 8192}));
   for (const std::int64_t rows : {1, 7, 8, 9, 100, 1000}) {
     cases.push_back(gated_norm_case({.rows = rows, .width = 768, .heads = 12}));
