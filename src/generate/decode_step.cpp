@@ -25,6 +25,7 @@ std::span<const float> DecodeStep::read(Context& ctx, const Gpt& model, TokenId 
     graph_.record(ctx, [&] { issue(ctx, model, a, state); });
     graph_.launch(ctx);
   } else {
+    pass_ = model.plan_token_pass(ctx, state);
     issue(ctx, model, a, state);
     ran_ = true;
   }
@@ -36,10 +37,15 @@ std::span<const float> DecodeStep::read(Context& ctx, const Gpt& model, TokenId 
 void DecodeStep::issue(Context& ctx, const Gpt& model, Activations& a, DecodeState& state) const {
   upload(ctx, pinned_input_.get(), input_);
   const Tensor rows = input_.reshape({2, 1});
-  model.forward(ctx, {.offset_on_device = rows.slice_rows(1, 2).reshape({1})},
-                rows.slice_rows(0, 1), a, &state);
+  const Tensor token = rows.slice_rows(0, 1);
+  const Sequence seq{.offset_on_device = rows.slice_rows(1, 2).reshape({1})};
   const Tensor logits = a.shared.logits.slice_rows(0, 1);
-  model.logits(ctx, a, logits);
+  if (pass_) {
+    model.pass_token(ctx, seq, token, a, state, *pass_, logits);
+  } else {
+    model.forward(ctx, seq, token, a, &state);
+    model.logits(ctx, a, logits);
+  }
   download(ctx, logits, pinned_logits_.get());
 }
 

@@ -31,6 +31,7 @@ class DecodeStep {
   Tensor input_;  // [2] i32: an Input on the device
   std::shared_ptr<void> pinned_input_;
   std::shared_ptr<void> pinned_logits_;
+  std::unique_ptr<TokenPass> pass_;  // where one kernel can do it
   Graph graph_;
   bool ran_ = false;
 };

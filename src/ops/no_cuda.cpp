@@ -10,6 +10,7 @@
 #include "ops/rotary.h"
 #include "ops/sinusoid.h"
 #include "ops/sum.h"
+#include "ops/token_pass.h"
 
 // In the place of the CUDA kernels where there are none. No context of such a build asks for them.
 namespace carope::cuda {
@@ -57,5 +58,6 @@ bool normed_row(C&, const NormedLinear&) { refuse(); }
 void rotary(C&, const Rotary&, S, Direction, T) { refuse(); }
 void add_sinusoid(C&, S, T, float, T) { refuse(); }
 void add_sum(C&, T, double, T) { refuse(); }
+std::unique_ptr<TokenPass> make_token_pass(C&, const TokenModel&) { refuse(); }
 
 }  // namespace carope::cuda

@@ -10,6 +10,7 @@
 #include "core/options.h"
 #include "core/parameter.h"
 #include "ops/sequence.h"
+#include "ops/token_pass.h"
 #include "ops/write.h"
 
 namespace carope {
@@ -81,6 +82,10 @@ class PositionEncoding {
   virtual void rotate_backward(Context& /*ctx*/, const Sequence& /*seq*/,
                                const LayerView& /*layer*/, const Tensor& /*qkv*/,
                                const Tensor& /*dqkv*/, const LayerGradients& /*gradients*/) const {}
+
+  /// What rotate() does to a single token that continues the layer's state, for a kernel that does
+  /// it among other things. Who overrides rotate() says it here, too.
+  virtual TokenRotation token_rotation(const LayerView& /*layer*/) const { return {}; }
 
   /// Whether a gate sets each token's frequency, f = 1 / (softplus(z) + 1), and the logits
   /// z [B, T, H], as rotate() left them in `saved`.
