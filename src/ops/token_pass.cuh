@@ -9,7 +9,9 @@
 // layer, and its warps have those rows, or quarters of the long ones, as items of C columns.
 namespace carope::cuda {
 
-inline constexpr int kPassThreads = 512;
+/// Twelve warps: the many rows of the MLP are two items for each where the usual model has them on
+/// 132 multiprocessors, and there are registers enough.
+inline constexpr int kPassThreads = 384;
 inline constexpr int kStepColumns = 256;  // of the bf16 vectors that a warp takes at once
 inline constexpr int kLaneColumns = 8;    // of one of these, in a lane
 
