@@ -273,6 +273,10 @@ std::unique_ptr<TokenPass> Gpt::plan_token_pass(Context& ctx, DecodeState& state
                          .saved = {},
                          .workspace = {},
                          .state = state.layers[layer].position};
+    const std::optional<TokenRotation> rotation = encoding_->token_rotation(view);
+    if (!rotation) {
+      return nullptr;
+    }
     model.layers.push_back({.attention_norm = w.attention_norm,
                             .mlp_norm = w.mlp_norm,
                             .qkv_weight = w.qkv.weight,
@@ -284,7 +288,7 @@ std::unique_ptr<TokenPass> Gpt::plan_token_pass(Context& ctx, DecodeState& state
                             .mlp_out_weight = w.mlp_out.weight,
                             .mlp_out_bias = w.mlp_out.bias,
                             .cache = state.layers[layer].cache,
-                            .rotation = encoding_->token_rotation(view)});
+                            .rotation = *rotation});
   }
   return make_token_pass(ctx, model);
 }

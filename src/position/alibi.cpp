@@ -21,6 +21,10 @@ class Alibi : public PositionEncoding {
 
   Tensor attention_slopes() const override { return slopes_; }
 
+  std::optional<TokenRotation> token_rotation(const LayerView& /*layer*/) const override {
+    return TokenRotation{};
+  }
+
  private:
   Memory memory_;
   Tensor slopes_;  // [H]

@@ -84,8 +84,10 @@ class PositionEncoding {
                                const Tensor& /*dqkv*/, const LayerGradients& /*gradients*/) const {}
 
   /// What rotate() does to a single token that continues the layer's state, for a kernel that does
-  /// it among other things. Who overrides rotate() says it here, too.
-  virtual TokenRotation token_rotation(const LayerView& /*layer*/) const { return {}; }
+  /// it among other things; none where only rotate() knows.
+  virtual std::optional<TokenRotation> token_rotation(const LayerView& /*layer*/) const {
+    return std::nullopt;
+  }
 
   /// Whether a gate sets each token's frequency, f = 1 / (softplus(z) + 1), and the logits
   /// z [B, T, H], as rotate() left them in `saved`.

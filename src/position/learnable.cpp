@@ -30,6 +30,10 @@ class Learnable : public PositionEncoding {
     add_positions_backward(ctx, seq, dx, gradients[0], write);
   }
 
+  std::optional<TokenRotation> token_rotation(const LayerView& /*layer*/) const override {
+    return TokenRotation{};
+  }
+
  private:
   std::int64_t positions_;
   std::int64_t width_;

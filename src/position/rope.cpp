@@ -19,8 +19,8 @@ class Rope : public PositionEncoding {
     rotary(ctx, rotary_, seq, Direction::kForward, qkv);
   }
 
-  TokenRotation token_rotation(const LayerView& /*layer*/) const override {
-    return {.layout = rotary_.layout, .increments = rotary_.increments};
+  std::optional<TokenRotation> token_rotation(const LayerView& /*layer*/) const override {
+    return TokenRotation{.layout = rotary_.layout, .increments = rotary_.increments};
   }
 
   void rotate_backward(Context& ctx, const Sequence& seq, const LayerView& /*layer*/,

@@ -26,6 +26,10 @@ class Sinusoidal : public PositionEncoding {
     add_sinusoid(ctx, seq, increments_, scale_, x);
   }
 
+  std::optional<TokenRotation> token_rotation(const LayerView& /*layer*/) const override {
+    return TokenRotation{};
+  }
+
  private:
   float scale_;
   Memory memory_;
