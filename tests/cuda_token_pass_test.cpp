@@ -220,5 +220,29 @@ TEST_F(CudaTokenPassLimits, ABrokenGateReachesTheLogits) {
   EXPECT_TRUE(std::isnan(decode(model, Use::kFastest, tokens, 1).logits.back()[0]));
 }
 
+TEST_F(CudaTokenPassLimits, WeightsFromTheGpuPickTheSameTokens) {
+  DeviceModel model = make_model(config(2, 64));
+  std::vector<TokenId> allowed;
+  for (TokenId id = 7; id < kVocabulary - 5; ++id) {
+    allowed.push_back(id);
+  }
+  for (const double temperature : {0.2, 1.0}) {
+    Sampler sampler({.temperature = temperature}, allowed);
+    SequenceReader reader(model.ctx(), model.gpt(), kSteps);
+    reader.weigh_for(sampler);
+    TokenId token = 1;
+    for (std::size_t step = 0; step < kSteps; ++step) {
+      reader.read({&token, 1});
+      ASSERT_EQ(reader.weights().size(), 5U);  // of 288 logits
+      for (std::int64_t index = 0; index < 50; ++index) {
+        ASSERT_EQ(sampler.pick(reader.logits(), index, reader.weights()),
+                  sampler.pick(reader.logits(), index))
+            << "step " << step;
+      }
+      token = sampler.pick(reader.logits(), 0);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace carope::test

@@ -1,6 +1,7 @@
 #include "core/error.h"
 #include "ops/adamw.h"
 #include "ops/attention.h"
+#include "ops/block_weights.h"
 #include "ops/carope.h"
 #include "ops/cross_entropy.h"
 #include "ops/embedding.h"
@@ -36,6 +37,7 @@ bool attention_backward_through(C&, const Attention&, S, const AttentionBackward
 }
 bool attention_goes_through(Device, DType, std::int64_t, std::int64_t) { refuse(); }
 void attention_cached(C&, const Attention&, S, T, const KeyValueCache&, T) { refuse(); }
+void block_weights(C&, T, double, T) { refuse(); }
 void carope(C&, const Carope&, S, T, T, T, T) { refuse(); }
 void carope_backward(C&, const Carope&, S, const CaropeBackward&) { refuse(); }
 void carope_frequency(C&, T, T) { refuse(); }
