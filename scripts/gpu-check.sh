@@ -23,10 +23,11 @@ if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
 fi
 if [ $# -eq 0 ]; then
   cmake --preset cuda
-  cmake --build --preset cuda --target carope_program core_test cuda_ops_test cuda_model_test golden_test
+  cmake --build --preset cuda --target carope_program core_test cuda_ops_test cuda_model_test cuda_token_pass_test \
+    attention_through_test golden_test
 fi
 tests=$(realpath --relative-to=. "$build")/tests
-for program in core_test cuda_ops_test cuda_model_test golden_test; do
+for program in core_test cuda_ops_test cuda_model_test cuda_token_pass_test attention_through_test golden_test; do
   if [ ! -x "$tests/$program" ]; then
     echo "$tests/$program is missing: build it, or give no build folder to have it built." >&2
     exit 1
@@ -89,6 +90,8 @@ note "compiler: $(sed -n 's/^CMAKE_CUDA_COMPILER_VERSION:[^=]*=//p;s/^set(CMAKE_
 check 120 "$tests/core_test" --gtest_brief=1
 check 900 "$tests/cuda_ops_test" --gtest_brief=1
 check 600 "$tests/cuda_model_test" --gtest_brief=1
+check 600 "$tests/cuda_token_pass_test" --gtest_brief=1
+check 300 "$tests/attention_through_test" --gtest_brief=1
 check 300 "$tests/golden_test" --gtest_brief=1 '--gtest_filter=PyTorchOnCuda/*'
 
 if [ -z "$sanitizer" ]; then
@@ -107,6 +110,7 @@ else
   check 900 "${run[@]}" memcheck "$tests/cuda_ops_test" --gtest_brief=1 "--gtest_filter=$operations"
   check 600 "${run[@]}" memcheck "$tests/cuda_model_test" --gtest_brief=1 "--gtest_filter=$models"
   check 900 "${run[@]}" racecheck "$tests/cuda_ops_test" --gtest_brief=1 "--gtest_filter=$races"
+  check 600 "${run[@]}" memcheck "$tests/cuda_token_pass_test" --gtest_brief=1 '--gtest_filter=*/carope_H4_D32'
   check 600 "${run[@]}" initcheck "$tests/cuda_model_test" --gtest_brief=1 "--gtest_filter=$models:$training"
 fi
 
