@@ -133,7 +133,7 @@ TEST_P(CudaTokenPass, EqualsOneKernelForEachOperation) {
   DeviceModel model = make_model(config_of(GetParam()));
   DecodeState state = model.gpt().plan_decoding(1, 1);
   ASSERT_TRUE(model.gpt().plan_token_pass(model.ctx(), state)) << "no kernel serves this model";
-  const bool exact = model.gpt().encoding().reads().embedding;
+  const bool exact = model.gpt().encoding().reads_embedding();
   for (const std::size_t prompt :
        {std::size_t{1}, std::size_t{5}, std::size_t{130}, kLongestPrompt}) {
     SCOPED_TRACE(fmt::format("after a prompt of {}", prompt));
