@@ -169,7 +169,7 @@ OpCase norm_case(const NormCase& c) {
 
 OpCase residual_norm_case(const ResidualNormCase& c) {
   enum In : std::size_t { kH, kWeight, kX, kGain, kShift, kBias };
-  enum Out : std::size_t { kY, kMean, kDeviation, kSum };
+  enum Out : std::size_t { kY, kSum };
   OpCase op{.op = "residual_norm",
             .variant = fmt::format("rows{}_in{}_width{}{}{}{}", c.rows, c.in, c.width,
                                    c.bias ? "" : "_no_bias", suffix(c.write), suffix(c.rounding))};
@@ -200,27 +200,19 @@ OpCase residual_norm_case(const ResidualNormCase& c) {
                          .write = c.write,
                          .gradient_follows_rounding = true});
   }
-  const auto statistic = [&](const char* name) {
-    return Output{.name = name,
-                  .shape = {c.rows},
-                  .precision = Precision::kFull,
-                  .follows_rounding = true,
-                  .differentiable = false};
-  };
   op.outputs = {{.name = "y", .shape = {c.rows, c.width}},
-                statistic("mean"),
-                statistic("rstd"),
                 {.name = "sum", .shape = {c.rows, c.width}}};
+  op.saved = {{{c.rows}}, {{c.rows}}};  // mean and rstd, which layer_norm's own cases check
   op.forward = [c](Context& ctx, const OpTensors& t) {
     linear_add(ctx, t.in[kH], t.in[kWeight], c.bias ? t.in[kBias] : Tensor{}, t.in[kX], t.out[kSum],
                c.rounding);
     layer_norm(ctx, t.out[kSum], {.gain = t.in[kGain], .bias = t.in[kShift]},
-               {.y = t.out[kY], .mean = t.out[kMean], .rstd = t.out[kDeviation]});
+               {.y = t.out[kY], .mean = t.saved[0], .rstd = t.saved[1]});
   };
   op.backward = [c](Context& ctx, const OpTensors& t) {
     norm_backward(ctx, {.dy = t.d_out[kY],
                         .x = t.out[kSum],
-                        .normed = {.y = t.out[kY], .mean = t.out[kMean], .rstd = t.out[kDeviation]},
+                        .normed = {.y = t.out[kY], .mean = t.saved[0], .rstd = t.saved[1]},
                         .gain = t.in[kGain],
                         .dx = t.d_in[kX],
                         .dweights = {.gain = t.d_in[kGain], .bias = t.d_in[kShift]},
@@ -234,7 +226,7 @@ OpCase residual_norm_case(const ResidualNormCase& c) {
         reference::linear(in[kH], in[kWeight], c.bias ? in[kBias] : Values{}, c.in);
     const Values sum = reference::add(in[kX], branch);
     const reference::Normed normed = reference::layer_norm(sum, in[kGain], in[kShift]);
-    return std::vector<Values>{normed.y, normed.mean, normed.rstd, sum};
+    return std::vector<Values>{normed.y, sum};
   };
   op.tokens = c.rows;
   op.forward_flops = product_flops(c.rows, c.in, c.width);
