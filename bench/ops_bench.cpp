@@ -29,7 +29,7 @@ void add_model(std::vector<OpCase>& cases, const Model& m) {
   cases.push_back(add_positions_case({.seq = seq, .width = m.width, .positions = kLength}));
   cases.push_back(sinusoid_case({.seq = seq, .width = m.width}));
   cases.push_back(norm_case({.rows = kTokens, .width = m.width}));
-  cases.push_back(norm_case({.rows = kTokens, .width = m.width, .sum = Sum::kSeparate}));
+  cases.push_back(residual_norm_case({.rows = kTokens, .in = m.width, .width = m.width}));
   cases.push_back(linear_case({.rows = kTokens, .in = m.width, .out = 3 * m.width}));  // qkv
   cases.push_back(linear_case({.rows = kTokens, .in = m.width, .out = m.width}));
   cases.push_back(linear_case({.rows = kTokens, .in = m.width, .out = m.heads}));  // the gate

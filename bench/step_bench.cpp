@@ -6,12 +6,11 @@
 #include <omp.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "model/gpt.h"
+#include "series.h"
 #include "train/optimizer.h"
 
 namespace carope {
@@ -25,41 +24,6 @@ struct BenchSettings {
   int rounds = 15;
   bool json = false;
 };
-
-/// A series of measurements and its quartiles.
-struct Series {
-  std::vector<double> values;
-
-  double quantile(double q) const {
-    std::vector<double> sorted = values;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted[static_cast<std::size_t>(q * static_cast<double>(sorted.size() - 1) + 0.5)];
-  }
-  double median() const { return quantile(0.5); }
-  std::string spread(double scale = 1.0) const {
-    return fmt::format("{:.3f} [{:.3f}, {:.3f}]", median() * scale, quantile(0.25) * scale,
-                       quantile(0.75) * scale);
-  }
-  nlohmann::json json() const {
-    return {{"median", median()}, {"low", quantile(0.25)}, {"high", quantile(0.75)}};
-  }
-};
-
-/// values[i] / others[i], round by round: what a slow moment of the machine does to both cancels.
-Series ratio(const Series& values, const Series& others) {
-  Series ratios;
-  for (std::size_t i = 0; i < values.values.size(); ++i) {
-    ratios.values.push_back(values.values[i] / others.values[i]);
-  }
-  return ratios;
-}
-
-template <class Body>
-double seconds(const Body& body) {
-  const auto begin = std::chrono::steady_clock::now();
-  body();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 /// Everything one encoding needs to take steps on a fixed batch of random tokens.
 class Trainee {

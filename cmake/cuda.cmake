@@ -19,7 +19,7 @@ if(NOT CAROPE_CUDA STREQUAL "OFF")
 endif()
 
 if(carope_with_cuda)
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
     # The GPUs at hand. Without any: PTX that every GPU's driver since sm_80 can compile, and code for Hopper.
     execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
                     OUTPUT_VARIABLE carope_gpus ERROR_QUIET RESULT_VARIABLE carope_no_gpus)

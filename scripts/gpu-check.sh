@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
-# Runs every test that needs a GPU, then a part of them under compute-sanitizer, and keeps a record.
-# usage: scripts/gpu-check.sh [build folder [record folder]]
-#   build folder: one with the tests built; where none is given, the preset cuda is built
-#   record folder: gets gpu-check.txt; docs/benchmarks/raw where none is given
+# Runs every test that needs a GPU, then a part of them under compute-sanitizer, then 200 steps of training on text beside
+# the CPU and PyTorch, and keeps a record.
+# usage: scripts/gpu-check.sh [build folder [record folder [token shards]]]
+#   build folder: one with the program and the tests built; where none is given, the preset cuda is built
+#   record folder: gets gpu-check.txt and loss-curves.jsonl; docs/benchmarks/raw where none is given
+#   token shards: a folder of carope data prepare; where none is given, the training is left out. It needs a Python
+#     with PyTorch: $CAROPE_PYTHON, or python3
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-if [ $# -gt 2 ] || [[ ${1-} == -* ]]; then
-  sed -n '3,5s/^# //p' "$0" >&2
+if [ $# -gt 3 ] || [[ ${1-} == -* ]]; then
+  sed -n '4,8s/^# //p' "$0" >&2
   exit 2
 fi
 build=${1:-build/cuda}
 records=${2:-docs/benchmarks/raw}
+shards=${3-}
 
 if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
   echo "No GPU was found (nvidia-smi -L shows none): run this on a machine that has one." >&2
@@ -19,10 +23,11 @@ if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
 fi
 if [ $# -eq 0 ]; then
   cmake --preset cuda
-  cmake --build --preset cuda --target core_test cuda_ops_test cuda_model_test golden_test
+  cmake --build --preset cuda --target carope_program core_test cuda_ops_test cuda_model_test cuda_token_pass_test \
+    attention_through_test golden_test
 fi
 tests=$(realpath --relative-to=. "$build")/tests
-for program in core_test cuda_ops_test cuda_model_test golden_test; do
+for program in core_test cuda_ops_test cuda_model_test cuda_token_pass_test attention_through_test golden_test; do
   if [ ! -x "$tests/$program" ]; then
     echo "$tests/$program is missing: build it, or give no build folder to have it built." >&2
     exit 1
@@ -45,6 +50,7 @@ first_line() { "$@" 2>/dev/null | head -1 || true; }
 # What a log says in a few lines: the counts of tests, the sanitizer's verdict and the largest errors.
 summary() {
   sed -n '/^largest relative errors/,/^\[=====/p' "$log" | sed '/^\[=====/d'
+  grep 'against' "$log" || true
   grep -E '^\[(=====|  PASSED|  SKIPPED|  FAILED).*|========= .*(SUMMARY|Error|Invalid|Uninit|hazard)' "$log" |
     sort | uniq -c | sort -rn | head -40 | sed 's/^ *1 //' || true
 }
@@ -84,6 +90,8 @@ note "compiler: $(sed -n 's/^CMAKE_CUDA_COMPILER_VERSION:[^=]*=//p;s/^set(CMAKE_
 check 120 "$tests/core_test" --gtest_brief=1
 check 900 "$tests/cuda_ops_test" --gtest_brief=1
 check 600 "$tests/cuda_model_test" --gtest_brief=1
+check 600 "$tests/cuda_token_pass_test" --gtest_brief=1
+check 300 "$tests/attention_through_test" --gtest_brief=1
 check 300 "$tests/golden_test" --gtest_brief=1 '--gtest_filter=PyTorchOnCuda/*'
 
 if [ -z "$sanitizer" ]; then
@@ -102,7 +110,15 @@ else
   check 900 "${run[@]}" memcheck "$tests/cuda_ops_test" --gtest_brief=1 "--gtest_filter=$operations"
   check 600 "${run[@]}" memcheck "$tests/cuda_model_test" --gtest_brief=1 "--gtest_filter=$models"
   check 900 "${run[@]}" racecheck "$tests/cuda_ops_test" --gtest_brief=1 "--gtest_filter=$races"
+  check 600 "${run[@]}" memcheck "$tests/cuda_token_pass_test" --gtest_brief=1 '--gtest_filter=*/carope_H4_D32'
   check 600 "${run[@]}" initcheck "$tests/cuda_model_test" --gtest_brief=1 "--gtest_filter=$models:$training"
+fi
+
+if [ -z "$shards" ]; then
+  note "" "loss curves: left out, no token shards were given"
+else
+  check 900 "${CAROPE_PYTHON:-python3}" bench/loss_curves.py --data "$shards" --carope "$build/carope" \
+    --out "$records/loss-curves.jsonl"
 fi
 
 note "" "$([ "$failures" -eq 0 ] && echo "all passed" || echo "$failures commands failed")"

@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
+#include "ops/carope.h"
 #include "support/cases.h"
 #include "support/compare.h"
 #include "support/cuda_contexts.h"
@@ -157,6 +160,69 @@ TEST(Cuda, SweepsOverEveryOperation) {
     GTEST_SKIP() << "no GPU is present";
   }
   EXPECT_GE(sweep(false).size() + sweep(true).size(), cases().size());
+}
+
+TEST(Cuda, RotatesByThePhasesThatTheCpuHandsOut) {
+  if (!has_gpu()) {
+    GTEST_SKIP() << "no GPU is present";
+  }
+  const auto phases_on = [](Context ctx, const CaropeCase& c, DType activation) {
+    const OpRun run(carope_case(c), ctx, activation);
+    const Shape shape{c.seq.batch, c.seq.length, c.heads, c.pairs};
+    const Memory memory(ctx.device(), TensorSpec{shape, DType::kU16}.bytes());
+    const Tensor phases(memory.data(), {shape, DType::kU16}, ctx.device());
+    const OpTensors& t = run.tensors();
+    carope(ctx, {.heads = c.heads, .layout = c.layout, .chunk = c.chunk}, bind(c.seq, t), t.in[0],
+           t.out[0], t.saved[0], {}, phases);
+    std::vector<std::uint16_t> values(static_cast<std::size_t>(shape.size()));
+    copy_to_host(values.data(), phases.raw(), phases.bytes(), ctx.device());
+    return values;
+  };
+  for (const RotaryLayout layout : {RotaryLayout::kHalf, RotaryLayout::kInterleaved}) {
+    for (const std::int64_t pairs : {5, 32}) {
+      for (const DType activation : {DType::kF32, DType::kBF16}) {
+        CaropeCase c{.seq = {.batch = 2, .length = 300}, .heads = 3, .pairs = pairs};
+        c.layout = layout;
+        for (const bool packed : {false, true}) {
+          c.seq.document_starts = packed ? std::vector<std::vector<std::int64_t>>{{0, 70}, {0, 1}}
+                                         : std::vector<std::vector<std::int64_t>>{};
+          EXPECT_EQ(phases_on(cuda_context(), c, activation),
+                    phases_on(Context::cpu(2), c, activation))
+              << pairs << " pairs, " << to_string(activation) << (packed ? ", packed" : "");
+        }
+      }
+    }
+  }
+}
+
+/// The reference knows y as it is before it is stored; this, the logits of y as it is stored.
+TEST(Cuda, AGateBehindANormRoundsNothingButItsResult) {
+  if (!has_gpu()) {
+    GTEST_SKIP() << "no GPU is present";
+  }
+  Context ctx = Context::cuda();
+  for (const std::int64_t width : {40, 512, 768, 1024}) {
+    const std::int64_t rows = 100;
+    const std::int64_t heads = 12;
+    const OpCase op = gated_norm_case({.rows = rows, .width = width, .heads = heads});
+    OpRun run(op, ctx, DType::kBF16);
+    run.forward();
+    const auto y = read(run.tensors().out[0]);
+    const auto weight = read(run.tensors().in[3]);
+    const auto bias = read(run.tensors().in[4]);
+    std::vector<double> expected;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t head = 0; head < heads; ++head) {
+        expected.push_back(std::inner_product(
+            y.begin() + row * width, y.begin() + (row + 1) * width, weight.begin() + head * width,
+            static_cast<double>(bias[head]), std::plus<double>{}, std::multiplies<double>{}));
+      }
+    }
+    const auto logits = read(run.tensors().out[3]);
+    EXPECT_LT(relative_error(std::span<const float>(logits), std::span<const double>(expected)),
+              unrounded_tolerance().forward)
+        << width;
+  }
 }
 
 /// What storing activations in bf16 costs by itself: the CPU computes in fp32, and its results are

@@ -1,18 +1,23 @@
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
 #include "core/random.h"
 #include "ops/linear.h"
+#include "ops/norm.h"
 #include "support/cases.h"
 #include "support/compare.h"
+#include "support/errors.h"
 #include "support/ledger.h"
 
 // Every operation at every shape of the sweep, on several numbers of threads: its results and
 // gradients against the reference, and against the bits that one thread gives.
 namespace carope::test {
 namespace {
+
+using testing::HasSubstr;
 
 const std::vector<OpCase>& cases() {
   static const std::vector<OpCase> all = all_test_cases();
@@ -148,6 +153,34 @@ TEST(Rounding, ByRowGivesARowTheSameBitsWhicheverRowsComeWithIt) {
       }
     }
   }
+}
+
+TEST(NormGate, GivesTheBitsOfTheLayerByItself) {
+  const OpCase op = gated_norm_case({.rows = 71, .width = 40, .heads = 12});
+  Context ctx = Context::cpu(2);
+  OpRun run(op, ctx);
+  run.forward();
+  const OpTensors& t = run.tensors();
+  std::vector<float> logits(71 * 12);
+  linear(ctx, t.out[0], t.in[3], t.in[4], Tensor::of(logits, {71, 12}), Rounding::kByRow);
+  EXPECT_TRUE(same_bits(values_of(t.out[3]), logits));
+}
+
+TEST(NormGate, RefusesTensorsThatDoNotFit) {
+  Context ctx = Context::cpu(1);
+  std::vector<float> rows(4 * 8), columns(8), statistics(4), weight(3 * 8), logits(4 * 3), other(7);
+  const Tensor x = Tensor::of(rows, {4, 8});
+  const Tensor c = Tensor::of(columns, {8});
+  const Tensor n = Tensor::of(statistics, {4});
+  const auto message = [&](const NormGate& gate) {
+    return message_of<ShapeError>([&] { layer_norm(ctx, x, {c, c}, {x, n, n}, gate); });
+  };
+  const Tensor w = Tensor::of(weight, {3, 8});
+  const Tensor z = Tensor::of(logits, {4, 3});
+  EXPECT_THAT(message({w, {}, {}}), HasSubstr("needs both its weight and its logits"));
+  EXPECT_THAT(message({Tensor::of(weight, {8, 3}), {}, z}), HasSubstr("cannot take rows of 8"));
+  EXPECT_THAT(message({w, {}, Tensor::of(logits, {3, 4})}), HasSubstr("a gate of 3 outputs"));
+  EXPECT_THAT(message({w, Tensor::of(other, {7}), z}), HasSubstr("the bias of a gate"));
 }
 
 const auto kName = [](const auto& info) { return info.param.name(); };

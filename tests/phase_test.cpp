@@ -38,6 +38,13 @@ class Call {
   void run(Context& ctx) {
     carope::carope(ctx, op, seq, gates(logits), rows(qkv), carries(), states());
   }
+  /// The same, with each token's phases [B, T, H, P].
+  std::vector<std::uint16_t> run_for_phases(Context& ctx) {
+    std::vector<std::uint16_t> phases(logits.size() * static_cast<std::size_t>(pairs_));
+    carope::carope(ctx, op, seq, gates(logits), rows(qkv), carries(), states(),
+                   Tensor::of(phases, phase_shape()));
+    return phases;
+  }
   void run_backward(Context& ctx) {
     carope_backward(ctx, op, seq,
                     {.logits = gates(logits),
@@ -45,6 +52,27 @@ class Call {
                      .qkv = rows(qkv),
                      .dqkv = rows(dqkv),
                      .dlogits = gates(dlogits)});
+  }
+  /// The gates' gradient from that of each phase, q̃ × dq̃ + k̃ × dk̃.
+  std::vector<float> gate_gradient(Context& ctx) {
+    const bool half = op.layout == RotaryLayout::kHalf;
+    const auto heads = static_cast<std::size_t>(op.heads);
+    const auto pairs = static_cast<std::size_t>(pairs_);
+    std::vector<float> torque(logits.size() * pairs);
+    for (std::size_t i = 0; i < torque.size(); ++i) {
+      const std::size_t p = i % pairs;
+      const std::size_t h = i / pairs % heads;
+      for (const std::size_t part : {0, 1}) {
+        const std::size_t head = ((i / pairs / heads * 3 + part) * heads + h) * 2 * pairs;
+        const std::size_t x = head + (half ? p : 2 * p);
+        const std::size_t y = x + (half ? pairs : 1);
+        torque[i] += qkv[x] * dqkv[y] - qkv[y] * dqkv[x];
+      }
+    }
+    std::vector<float> gradient(logits.size());
+    carope_gate_backward(ctx, op, seq, gates(logits), Tensor::of(torque, phase_shape()),
+                         gates(gradient));
+    return gradient;
   }
 
   Tensor rows(std::vector<float>& values) const {
@@ -60,6 +88,7 @@ class Call {
   std::vector<std::uint32_t> carry, state;
 
  private:
+  Shape phase_shape() const { return {seq.batch, seq.length, op.heads, pairs_}; }
   Tensor carries() {
     return Tensor::of(carry, {seq.batch, op.chunks(seq.length), op.heads, pairs_});
   }
@@ -135,6 +164,59 @@ TEST(Phase, OneTokenAtATimeEqualsTheWholeSequence) {
   whole.run(ctx);
   EXPECT_EQ(rotated, whole.qkv);
   EXPECT_EQ(piece.state, whole.state);
+}
+
+TEST(Phase, IsHandedOutRoundedToSixteenBits) {
+  constexpr std::int64_t kHeads = 3;
+  constexpr std::int64_t kPairs = 5;
+  Context ctx = Context::cpu(2);
+  for (const std::int64_t length : {1, 7, 128, 513}) {
+    // With chunks of one token the carries are every token's phase but the last one's.
+    Call exact({.heads = kHeads, .chunk = 1}, 1, length, kPairs);
+    Call call({.heads = kHeads, .chunk = 100}, 1, length, kPairs);
+    fill_random_logits(exact.logits, -0.9, 1.0);
+    call.logits = exact.logits;
+    // Pair 0 turns by a radian: it ends the first token just below a whole turn.
+    const auto radian = static_cast<std::uint32_t>(std::lround(kTurnsPerRadian));
+    exact.state[0] = call.state[0] = 0xFFFFFFFFU - radian;
+    exact.run(ctx);
+    const std::vector<std::uint16_t> phases = call.run_for_phases(ctx);
+    exact.carry.insert(exact.carry.end(), exact.state.begin(), exact.state.end());
+    EXPECT_EQ(exact.carry[kHeads * kPairs], 0xFFFFFFFFU);
+    EXPECT_EQ(phases[0], 0);
+    for (std::size_t i = 0; i < phases.size(); ++i) {
+      const double turns = exact.carry[i + kHeads * kPairs] * 0x1p-16;
+      ASSERT_EQ(phases[i], static_cast<std::uint32_t>(std::floor(turns + 0.5)) % 0x10000U)
+          << "of " << length << " tokens, entry " << i;
+    }
+  }
+}
+
+TEST(Phase, GradientsOfItGiveTheGatesTheGradientOfTheWholeBackwardPass) {
+  constexpr std::int64_t kLength = 150;
+  std::vector<std::int32_t> starts;
+  for (std::int32_t t = 0; t < 2 * kLength; ++t) {
+    const std::int32_t token = t % kLength;
+    starts.push_back(token < 40 ? 0 : (token < 41 ? 40 : 41));
+  }
+  Context ctx = Context::cpu(2);
+  for (const bool packed : {false, true}) {
+    for (const RotaryLayout layout : {RotaryLayout::kHalf, RotaryLayout::kInterleaved}) {
+      for (const std::int64_t exponent_start : {0, 2}) {
+        Call call({.heads = 3, .layout = layout, .exponent_start = exponent_start, .chunk = 40}, 2,
+                  kLength, 12);
+        fill_random_logits(call.logits, -0.9, 1.0);
+        if (packed) {
+          call.seq.document_start = Tensor::of(starts, {2, kLength});
+        }
+        call.run(ctx);
+        const std::vector<float> gradient = call.gate_gradient(ctx);
+        call.run_backward(ctx);
+        EXPECT_LT((relative_error<float, float>(gradient, call.dlogits)),
+                  tolerance(DType::kF32).gradient);
+      }
+    }
+  }
 }
 
 struct AccuracyCase {

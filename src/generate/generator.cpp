@@ -82,6 +82,17 @@ std::span<const float> SequenceReader::logits() {
   return logits_;
 }
 
+void SequenceReader::weigh_for(const Sampler& sampler) {
+  const std::optional<Sampler::Weighed> weighed = sampler.weighed();
+  if (weighed && step_) {
+    step_->weigh(*weighed);
+  }
+}
+
+std::span<const BlockWeight> SequenceReader::weights() const {
+  return last_ == 1 && step_ ? step_->weights() : std::span<const BlockWeight>{};
+}
+
 Generated generate(Context& ctx, const Gpt& model, std::span<const TokenId> prompt,
                    const GenerateConfig& config, const GenerateObserver& observer,
                    const std::atomic<bool>& stop) {
@@ -89,6 +100,7 @@ Generated generate(Context& ctx, const Gpt& model, std::span<const TokenId> prom
   check_room(model, length, config);
   Sampler sampler(config.sampler, config.allowed);
   SequenceReader reader(ctx, model, length + config.tokens);
+  reader.weigh_for(sampler);
   Generated result;
 
   auto start = Clock::now();
@@ -111,7 +123,7 @@ Generated generate(Context& ctx, const Gpt& model, std::span<const TokenId> prom
       logits = reader.logits();
       ++result.steps;
     }
-    const TokenId token = sampler.pick(logits, reader.state().seen);
+    const TokenId token = sampler.pick(logits, reader.state().seen, reader.weights());
     result.ended = token == config.end;
     if (result.ended) {
       break;

@@ -25,6 +25,12 @@ class SequenceReader {
   /// Computes the logits [V] of the token after the last that was read. Valid until the next call.
   std::span<const float> logits();
 
+  /// Call it before anything is read: single tokens then come with what this sampler would have to
+  /// compute of their logits, where a GPU has them.
+  void weigh_for(const Sampler& sampler);
+  /// For Sampler::pick(); empty where the logits come alone.
+  std::span<const BlockWeight> weights() const;
+
   const DecodeState& state() const { return state_; }
 
  private:

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "core/error.h"
@@ -14,7 +15,7 @@ namespace carope {
 namespace {
 
 constexpr std::uint64_t kStream = 0x73616D706C65;  // apart from what else a seed decides
-constexpr std::size_t kBlock = 64;  // values that are looked at together, for the machine's sake
+constexpr std::size_t kBlock = kWeightBlock;       // values that are looked at together
 
 /// The highest of some values; NaN if any is not finite.
 float highest_of(std::span<const float> values) {
@@ -55,12 +56,26 @@ Sampler::Sampler(const SamplerConfig& config, std::vector<TokenId> allowed)
   check<ConfigError>(!allowed_.empty(), "there is no token to choose from");
 }
 
-TokenId Sampler::pick(std::span<const float> logits, std::int64_t index) {
+std::optional<Sampler::Weighed> Sampler::weighed() const {
+  if (config_.temperature == 0.0 || config_.top_p < 1.0 || keeps_few() || !is_range()) {
+    return std::nullopt;
+  }
+  return Weighed{allowed_.front(), allowed_.size(), config_.temperature};
+}
+
+TokenId Sampler::pick(std::span<const float> logits, std::int64_t index,
+                      std::span<const BlockWeight> known) {
   const std::span<const float> values = allowed_values(logits);
   heights_.clear();
-  for_each_block(values, [&](std::size_t, std::span<const float> block) {
-    heights_.push_back(highest_of(block));
-  });
+  if (known.empty()) {
+    for_each_block(values, [&](std::size_t, std::span<const float> block) {
+      heights_.push_back(highest_of(block));
+    });
+  } else {
+    for (const BlockWeight& block : known) {
+      heights_.push_back(static_cast<float>(block.highest));
+    }
+  }
   const float highest = highest_of(heights_);
   if (!std::isfinite(highest)) {
     refuse(values, index);
@@ -73,20 +88,19 @@ TokenId Sampler::pick(std::span<const float> logits, std::int64_t index) {
     return best_id;
   }
   double left = random_.uniform(static_cast<std::uint64_t>(index));
-  const bool few = config_.top_k > 0 && config_.top_k < static_cast<std::int64_t>(values.size());
+  const bool few = keeps_few();
   if (few) {
     keep_most_likely(values);
     for (Candidate& candidate : candidates_) {
       const double behind = static_cast<double>(candidate.logit) - highest;
       candidate.weight = std::exp(behind / config_.temperature);
     }
-  } else {
-    weigh(values, highest);
+  } else if (config_.top_p == 1.0) {
+    sum_blocks(values, highest, known);
+    return pick_of_all(values, highest, left).value_or(best_id);
   }
   if (config_.top_p < 1.0) {
     keep_nucleus(few ? total_weight() : keep_likely(values, highest));
-  } else if (!few) {
-    return pick_of_all(left).value_or(best_id);
   }
   left *= total_weight();
   for (const Candidate& candidate : candidates_) {
@@ -102,9 +116,8 @@ std::span<const float> Sampler::allowed_values(std::span<const float> logits) {
   check<ShapeError>(allowed_.back() < logits.size(),
                     "token {} is not among the {} that have logits", allowed_.back(),
                     logits.size());
-  const std::size_t first = allowed_.front();
-  if (allowed_.back() - first + 1 == allowed_.size()) {
-    return logits.subspan(first, allowed_.size());  // nothing between them is left out
+  if (is_range()) {
+    return logits.subspan(allowed_.front(), allowed_.size());
   }
   values_.resize(allowed_.size());
   std::transform(allowed_.begin(), allowed_.end(), values_.begin(),
@@ -147,35 +160,52 @@ void Sampler::keep_most_likely(std::span<const float> values) {
   candidates_.erase(end, candidates_.end());
 }
 
-void Sampler::weigh(std::span<const float> values, float highest) {
-  weights_.resize(values.size());
-  double* const weights = weights_.data();
+void Sampler::weigh(std::span<const float> values, float highest, double* weights) const {
 #pragma omp simd
   for (std::size_t i = 0; i < values.size(); ++i) {
     weights[i] = cpu::exp_f64((static_cast<double>(values[i]) - highest) / config_.temperature);
   }
 }
 
-std::optional<TokenId> Sampler::pick_of_all(double uniform) {
+void Sampler::sum_blocks(std::span<const float> values, float highest,
+                         std::span<const BlockWeight> known) {
   sums_.clear();
-  double total = 0.0;
-  for_each_block(std::span(weights_), [&](std::size_t, std::span<double> block) {
+  for (const BlockWeight& block : known) {
+    sums_.push_back(block.sum * cpu::exp_f64((block.highest - static_cast<double>(highest)) /
+                                             config_.temperature));
+  }
+  if (!known.empty()) {
+    return;
+  }
+  std::array<double, kBlock> weights{};
+  for_each_block(values, [&](std::size_t, std::span<const float> block) {
+    weigh(block, highest, weights.data());
     double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
     for (std::size_t i = 0; i < block.size(); ++i) {
-      sum += block[i];
+      sum += weights[i];
     }
-    total += sums_.emplace_back(sum);
+    sums_.push_back(sum);
   });
-  double left = uniform * total;
+}
+
+std::optional<TokenId> Sampler::pick_of_all(std::span<const float> values, float highest,
+                                            double uniform) {
+  double left = uniform * std::accumulate(sums_.begin(), sums_.end(), 0.0);
   std::size_t block = 0;
   while (block + 1 < sums_.size() && left >= sums_[block]) {
     left -= sums_[block++];
   }
-  for (std::size_t i = block * kBlock; i < weights_.size(); ++i) {
-    left -= weights_[i];
-    if (left < 0.0) {
-      return allowed_[i];
+  // Rounding may leave a little of a block's sum for the next.
+  std::array<double, kBlock> weights{};
+  for (std::size_t begin = block * kBlock; begin < values.size(); begin += kBlock) {
+    const auto rest = values.subspan(begin, std::min(kBlock, values.size() - begin));
+    weigh(rest, highest, weights.data());
+    for (std::size_t i = 0; i < rest.size(); ++i) {
+      left -= weights[i];
+      if (left < 0.0) {
+        return allowed_[begin + i];
+      }
     }
   }
   return std::nullopt;
@@ -190,6 +220,8 @@ double Sampler::keep_likely(std::span<const float> values, float highest) {
     const double nats = (static_cast<double>(highest) - value) / config_.temperature;
     return static_cast<std::size_t>(std::min(nats * kClassesANat, kClasses - 1.0));
   };
+  weights_.resize(values.size());
+  weigh(values, highest, weights_.data());
   double total = 0.0;
   for (std::size_t i = 0; i < values.size(); ++i) {
     held[class_of(values[i])] += weights_[i];

@@ -7,6 +7,7 @@
 
 #include "core/random.h"
 #include "data/token.h"
+#include "ops/block_weights.h"
 
 namespace carope {
 
@@ -27,7 +28,20 @@ class Sampler {
 
   /// The token at place `index` of a sequence, whose logits are given: a function of these, the
   /// seed and the index.
-  TokenId pick(std::span<const float> logits, std::int64_t index);
+  TokenId pick(std::span<const float> logits, std::int64_t index) {
+    return pick(logits, index, {});
+  }
+  /// The same, where most of the work was done elsewhere: `known` has the blocks of weighed().
+  TokenId pick(std::span<const float> logits, std::int64_t index,
+               std::span<const BlockWeight> known);
+
+  /// Logits whose block_weights() pick() would have to compute.
+  struct Weighed {
+    std::size_t first, count;
+    double temperature;
+  };
+  /// None if the weights of few logits, or of none, decide.
+  std::optional<Weighed> weighed() const;
 
  private:
   struct Candidate {
@@ -45,9 +59,17 @@ class Sampler {
   void refuse(std::span<const float> values, std::int64_t index) const;
   /// Makes the top_k most likely the candidates, without their weights.
   void keep_most_likely(std::span<const float> values);
-  /// Gives every allowed id its weight.
-  void weigh(std::span<const float> values, float highest);
-  std::optional<TokenId> pick_of_all(double uniform);
+  /// Gives some values their weights.
+  void weigh(std::span<const float> values, float highest, double* weights) const;
+  /// Fills sums_.
+  void sum_blocks(std::span<const float> values, float highest, std::span<const BlockWeight> known);
+  std::optional<TokenId> pick_of_all(std::span<const float> values, float highest, double uniform);
+  /// Whether fewer than all allowed ids are left by top_k.
+  bool keeps_few() const {
+    return config_.top_k > 0 && config_.top_k < static_cast<std::int64_t>(allowed_.size());
+  }
+  /// Whether no id between the allowed ones is left out.
+  bool is_range() const { return allowed_.back() - allowed_.front() + 1U == allowed_.size(); }
   /// Makes candidates of at least those that have top_p of all weight; returns the weight of all.
   double keep_likely(std::span<const float> values, float highest);
   /// Leaves the fewest candidates that have top_p of the total.

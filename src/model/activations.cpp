@@ -80,15 +80,14 @@ Activations::Activations(const GptConfig& config, const PositionEncoding& encodi
       // Blocks add to the residual by turns in two places, the first of which is the embedding's
       // unless that must outlive it.
       const Tensor residual =
-          encoding.reads().embedding ? arena.take({{rows, width}, compute}) : embedding;
+          encoding.reads_embedding() ? arena.take({{rows, width}, compute}) : embedding;
       blocks.assign(static_cast<std::size_t>(config.layers), block(arena, residual));
       blocks.front().residual = embedding;
     }
-    final_residual = training ? arena.take({{rows, width}, compute}) : blocks.front().residual_mid;
+    final_residual = training ? arena.take({{rows, width}, compute}) : blocks.back().residual;
     final_normed = take_normed(arena, arena.take({{rows, width}, compute}));
     losses = arena.take({rows});
     total_loss = arena.take({{1}, DType::kF64});
-    shared.branch = arena.take({{rows, width}, compute});
     // What is sampled from or scored comes unrounded; a training step reads and writes its logits.
     shared.logits =
         arena.take({{logit_rows(rows, config.vocabulary, training, device), config.vocabulary},
@@ -100,7 +99,7 @@ Activations::Activations(const GptConfig& config, const PositionEncoding& encodi
       shared.dattended = arena.take({{rows, width}, compute});
       shared.dqkv = arena.take({{rows, 3 * width}, compute});
       shared.dmlp = arena.take({{rows, 4 * width}, compute});
-      if (encoding.reads().embedding) {
+      if (encoding.reads_embedding()) {
         shared.dembedding = arena.take({{rows, width}, compute});
       }
     }

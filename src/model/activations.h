@@ -26,7 +26,6 @@ struct BlockActivations {
 
 /// Memory that every block uses in turn.
 struct SharedActivations {
-  Tensor branch;                 // [N, C] what a block adds to the residual
   Tensor normed;                 // [N, C] the norms' results, where blocks do not keep them
   Tensor mlp_hidden;             // [N, 4C] likewise
   Tensor logits;                 // [rows of a chunk, V]

@@ -38,7 +38,8 @@ Gpt::Gpt(const GptConfig& config, Device device, DType compute)
   check<ConfigError>(compute == DType::kF32 || device.kind == DeviceKind::kCuda,
                      "a model computes in {} on a GPU only; use fp32 on the CPU",
                      to_string(compute));
-  encoding_ = make_encoding(config.encoding, config.shape(), device, config.encoding_options);
+  encoding_ =
+      make_encoding(config.encoding, config.shape(), {device, compute}, config.encoding_options);
   const auto bound = encoding_->max_length();
   check<ConfigError>(
       !bound || config.length <= *bound,
@@ -186,16 +187,21 @@ Sequence Gpt::checked(const Sequence& given, const Activations& a, const DecodeS
   return seq;
 }
 
-void Gpt::forward(Context& ctx, const Sequence& given, const Tensor& tokens, Activations& a,
-                  DecodeState* state) const {
+Sequence Gpt::embed(Context& ctx, const Sequence& given, const Tensor& tokens, Activations& a,
+                    const DecodeState* state) const {
   const Sequence seq = checked(given, a, state);
   embedding(ctx, tokens, weights_.embedding, a.embedding);
   encoding_->add_to_embedding(ctx, seq, weights_.position, a.embedding);
+  return seq;
+}
+
+void Gpt::forward(Context& ctx, const Sequence& given, const Tensor& tokens, Activations& a,
+                  DecodeState* state) const {
+  const Sequence seq = embed(ctx, given, tokens, a, state);
   for (std::size_t layer = 0; layer < a.blocks.size(); ++layer) {
     block_forward(ctx, seq, layer, a, state);
   }
-  add_norm(ctx, a.blocks.back().residual_mid, a.shared.branch, weights_.final_norm,
-           a.final_residual, a.final_normed);
+  layer_norm(ctx, a.final_residual, weights_.final_norm, a.final_normed);
   if (state != nullptr) {
     state->seen += seq.length;
   }
@@ -204,33 +210,32 @@ void Gpt::forward(Context& ctx, const Sequence& given, const Tensor& tokens, Act
 void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,
                         DecodeState* state) const {
   const BlockWeights& w = weights_.blocks[layer];
-  BlockActivations& b = a.blocks[layer];
-  const Tensor& branch = a.shared.branch;
+  const BlockActivations& b = a.blocks[layer];
+  const LayerView position = view(layer, a, state);
+  const bool last = layer + 1 == a.blocks.size();
+  const Tensor& result = last ? a.final_residual : a.blocks[layer + 1].residual;
   const Rounding rounding = rounding_with(state);
 
-  const bool first = layer == 0;
   normed_linear(ctx,
-                {.x = first ? b.residual : a.blocks[layer - 1].residual_mid,
-                 .branch = first ? Tensor{} : branch,
-                 .sum = first ? Tensor{} : b.residual,
+                {.x = b.residual,
                  .norm = w.attention_norm,
                  .normed = b.normed_in,
+                 .gate = encoding_->gate(position),
                  .weight = w.qkv.weight,
                  .bias = w.qkv.bias,
                  .y = b.qkv},
                 rounding);
-  encoding_->rotate(ctx, seq, view(layer, a, state), b.qkv);
+  encoding_->rotate(ctx, seq, position, b.qkv);
   if (state == nullptr) {
     attention(ctx, attention_, seq, b.qkv, b.attended, b.logsumexp);
   } else {
     attention_cached(ctx, attention_, seq, b.qkv, state->layers[layer].cache, b.attended);
   }
-  linear(ctx, b.attended, w.attention_out.weight, w.attention_out.bias, branch, rounding);
+  linear_add(ctx, b.attended, w.attention_out.weight, w.attention_out.bias, b.residual,
+             b.residual_mid, rounding);
 
   normed_linear(ctx,
-                {.x = b.residual,
-                 .branch = branch,
-                 .sum = b.residual_mid,
+                {.x = b.residual_mid,
                  .norm = w.mlp_norm,
                  .normed = b.normed_mid,
                  .weight = w.mlp_in.weight,
@@ -238,7 +243,7 @@ void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Ac
                  .pre = b.mlp_pre,
                  .y = b.mlp_hidden},
                 rounding);
-  linear(ctx, b.mlp_hidden, w.mlp_out.weight, w.mlp_out.bias, branch, rounding);
+  linear_add(ctx, b.mlp_hidden, w.mlp_out.weight, w.mlp_out.bias, b.residual_mid, result, rounding);
 }
 
 Tensor Gpt::gate_logits(std::size_t layer, const Activations& a) const {
@@ -251,6 +256,47 @@ void Gpt::logits(Context& ctx, const Activations& a, const Tensor& logits) const
   const Tensor& hidden = a.final_normed.y;
   linear(ctx, hidden.slice_rows(hidden.rows() - logits.rows(), hidden.rows()), weights_.embedding,
          {}, logits, Rounding::kByRow);
+}
+
+std::unique_ptr<TokenPass> Gpt::plan_token_pass(Context& ctx, DecodeState& state) const {
+  TokenModel model{.attention = attention_,
+                   .layers = {},
+                   .final_norm = weights_.final_norm,
+                   .classifier = weights_.embedding};
+  for (std::size_t layer = 0; layer < weights_.blocks.size(); ++layer) {
+    const BlockWeights& w = weights_.blocks[layer];
+    const LayerView view{.index = static_cast<std::int64_t>(layer),
+                         .weights = w.position,
+                         .hidden = {},
+                         .embedding = {},
+                         .saved = {},
+                         .workspace = {},
+                         .state = state.layers[layer].position};
+    const std::optional<TokenRotation> rotation = encoding_->token_rotation(view);
+    if (!rotation) {
+      return nullptr;
+    }
+    model.layers.push_back({.attention_norm = w.attention_norm,
+                            .mlp_norm = w.mlp_norm,
+                            .qkv_weight = w.qkv.weight,
+                            .qkv_bias = w.qkv.bias,
+                            .attention_out_weight = w.attention_out.weight,
+                            .attention_out_bias = w.attention_out.bias,
+                            .mlp_in_weight = w.mlp_in.weight,
+                            .mlp_in_bias = w.mlp_in.bias,
+                            .mlp_out_weight = w.mlp_out.weight,
+                            .mlp_out_bias = w.mlp_out.bias,
+                            .cache = state.layers[layer].cache,
+                            .rotation = *rotation});
+  }
+  return make_token_pass(ctx, model);
+}
+
+void Gpt::pass_token(Context& ctx, const Sequence& given, const Tensor& token, Activations& a,
+                     DecodeState& state, TokenPass& pass, const Tensor& logits) const {
+  const Sequence seq = embed(ctx, given, token, a, &state);
+  pass.run(ctx, a.embedding, seq.offset_on_device, logits);
+  ++state.seen;
 }
 
 double Gpt::loss(Context& ctx, const Batch& batch, Activations& a, DecodeState* state) const {
@@ -355,30 +401,47 @@ void Gpt::block_backward(Context& ctx, const Sequence& seq, std::size_t layer, A
 
   linear_backward_weight(ctx, b.attended, s.dresidual, dw.attention_out.weight, {}, write);
   linear_backward_input(ctx, s.dresidual, w.attention_out.weight, s.dattended, Write::kOverwrite);
-  attention_backward(ctx, attention_, seq,
-                     {.qkv = b.qkv,
-                      .out = b.attended,
-                      .logsumexp = b.logsumexp,
-                      .dout = s.dattended,
-                      .dqkv = s.dqkv});
+  const LayerView position = view(layer, a, nullptr);
+  const AttentionBackward attended{.qkv = b.qkv,
+                                   .out = b.attended,
+                                   .logsumexp = b.logsumexp,
+                                   .dout = s.dattended,
+                                   .dqkv = s.dqkv};
+  std::optional<AttentionInput> input = encoding_->attention_input(position);
+  if (input) {
+    input->bias_gradient = dw.qkv.bias;
+    input->write = write;
+  }
+  const bool through = input && attention_backward_through(ctx, attention_, seq, attended, *input);
+  if (!through) {
+    attention_backward(ctx, attention_, seq, attended);
+  }
   if (again) {
     layer_norm(ctx, b.residual, w.attention_norm, b.normed_in);
   }
-  encoding_->rotate_backward(
-      ctx, seq, view(layer, a, nullptr), b.qkv, s.dqkv,
-      {.weights = dw.position, .write = write, .dhidden = s.dnormed, .dembedding = s.dembedding});
-  linear_backward_weight(ctx, b.normed_in.y, s.dqkv, dw.qkv.weight, dw.qkv.bias, write);
-  linear_backward_input(ctx, s.dqkv, w.qkv.weight, s.dnormed,
-                        encoding_->reads().hidden ? Write::kAccumulate : Write::kOverwrite);
+  const LayerGradients dposition{
+      .weights = dw.position, .write = write, .dembedding = s.dembedding};
+  if (through) {
+    encoding_->gate_backward(ctx, seq, position, dposition);
+  } else {
+    encoding_->rotate_backward(ctx, seq, position, b.qkv, s.dqkv, dposition);
+  }
+  linear_backward_weight(ctx, b.normed_in.y, s.dqkv, dw.qkv.weight,
+                         through ? Tensor{} : dw.qkv.bias, write);
+  linear_backward_input(ctx, s.dqkv, w.qkv.weight, s.dnormed, Write::kOverwrite);
+  const NormGate gate = encoding_->gate(position);
   const Tensor below = layer > 0 ? gradients_.blocks[layer - 1].mlp_out.bias : Tensor{};
-  norm_backward(ctx, {.dy = s.dnormed,
-                      .x = b.residual,
-                      .normed = b.normed_in,
-                      .gain = w.attention_norm.gain,
-                      .dx = s.dresidual,
-                      .dweights = dw.attention_norm,
-                      .write = write,
-                      .dx_sum = below});
+  norm_backward(ctx,
+                {.dy = s.dnormed,
+                 .x = b.residual,
+                 .normed = b.normed_in,
+                 .gain = w.attention_norm.gain,
+                 .dx = s.dresidual,
+                 .dweights = dw.attention_norm,
+                 .write = write,
+                 .dx_sum = below,
+                 .gate_weight = gate.weight,
+                 .dlogits = gate.weight ? encoding_->gate_logits_gradient(position) : Tensor{}});
 }
 
 }  // namespace carope

@@ -46,6 +46,10 @@ void check_input(const Attention& attention, const Sequence& seq, const Tensor& 
                  const AttentionInput& input) {
   const std::int64_t pairs = qkv.cols() / (6 * attention.heads);
   const Shape phases{seq.batch, seq.length, attention.heads, pairs};
+  check<ShapeError>(!input.increments || !input.phases,
+                    "attention's input was rotated by increments or by phases: give one of them");
+  check<ShapeError>(!input.torque || input.phases,
+                    "the torque is the gradient of the phases of attention's input: give them too");
   if (input.increments) {
     check_shape(input.increments, {pairs}, "the increments of attention's input");
   }

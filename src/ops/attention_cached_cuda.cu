@@ -1,5 +1,6 @@
 #include "ops/attention_problem.cuh"
 #include "ops/early_start.cuh"
+#include "ops/partial_softmax.cuh"
 #include "ops/sequence.cuh"
 
 namespace carope::cuda {
@@ -32,30 +33,6 @@ __global__ void __launch_bounds__(kThreads)
     v.store(values + slot);
   }
 }
-
-/// The softmax of some keys, and its product with their values: what parts of a row are joined
-/// from.
-template <int N>
-struct PartialSoftmax {
-  float max = kNegativeInfinity;
-  float sum = 0.0F;
-  float out[N] = {};
-
-  /// Makes room for scores up to `largest`; returns what to subtract from them before the
-  /// exponential. Nothing seen yet must not lead to infinity minus infinity.
-  __device__ float raise(float largest) {
-    largest = fmaxf(largest, max);
-    const float shift = largest == kNegativeInfinity ? 0.0F : largest;
-    const float shrink = expf(max - shift);
-    max = largest;
-    sum *= shrink;
-#pragma unroll
-    for (float& o : out) {
-      o *= shrink;
-    }
-    return shift;
-  }
-};
 
 template <class T>
 bool aligned(std::initializer_list<const T*> pointers, std::int64_t width) {

@@ -58,15 +58,15 @@ void attention_backward(Context& ctx, const Attention& attention, const Sequence
          cudnn::serves_backward(ctx, attention, seq, args.qkv), cudnn, own);
 }
 
-bool attention_backward_through(Context& /*ctx*/, const Attention& /*attention*/,
-                                const Sequence& /*seq*/, const AttentionBackward& /*args*/,
-                                const AttentionInput& /*input*/) {
-  return false;
+bool attention_backward_through(Context& ctx, const Attention& attention, const Sequence& seq,
+                                const AttentionBackward& args, const AttentionInput& input) {
+  return ctx.state<AttentionKernels>().use != AttentionKernels::Use::kCudnn &&
+         tiled::attention_backward_through(ctx, attention, seq, args, input);
 }
 
-bool attention_goes_through(Device /*device*/, DType /*dtype*/, std::int64_t /*head_dim*/,
-                            std::int64_t /*length*/) {
-  return false;
+bool attention_goes_through(Device device, DType dtype, std::int64_t head_dim,
+                            std::int64_t length) {
+  return tiled::attention_goes_through(device, dtype, head_dim, length);
 }
 
 }  // namespace carope::cuda

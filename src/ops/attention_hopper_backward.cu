@@ -1,5 +1,6 @@
-#include "ops/attention_problem.cuh"
-#include "ops/warpgroup.cuh"
+#include "ops/attention_hopper_tiles.cuh"
+#include "ops/attention_tiled.h"
+#include "ops/shares_cuda.h"
 
 // The backward pass of causal attention over short sequences, on Hopper. A block takes whole heads,
 // one after another, and loops over blocks of keys and, inside, over the tiles of queries that see
@@ -11,212 +12,10 @@
 namespace carope::cuda::tiled {
 namespace {
 
-constexpr int kDim = 64;
-constexpr int kTile = 64;  // queries taken at once, and keys of a warpgroup
-constexpr int kTileBytes = kTile * kDim * static_cast<int>(sizeof(bf16));
-constexpr int kGroups = 2;
-constexpr int kConsumers = kGroups * kGroupThreads;
-constexpr int kConsumerWarps = kConsumers / kWarp;
-constexpr int kThreads = kConsumers + kGroupThreads;  // a third group copies
-constexpr int kStages = 3;
-constexpr int kMaxTiles = 8;
-/// A copying thread moves one of a row's eight 16-byte pieces, of every 16th row.
-constexpr int kPieces = 8;
-constexpr int kCopyStep = kGroupThreads / kPieces;
-constexpr int kCopies = kTile / kCopyStep;
-static_assert(kCopyStep % 8 == 0);  // so the permutation stays the same
-/// Registers of a thread. Those of three groups must not exceed 504 together.
-constexpr int kConsumerRegisters = 224;
-constexpr int kProducerRegisters = 56;
-
-using Rows64 = SharedRows<kDim>;
-using TileBytes = std::byte[kTileBytes];
-
-struct alignas(1024) SharedMemory {
-  TileBytes keys[2][kGroups];  // of this block of keys and the next
-  TileBytes values[kGroups];
-  TileBytes queries[kStages];
-  TileBytes douts[kStages];
-  TileBytes score_gradients[kGroups];  // [keys, queries]
-  /// dq of the tiles that more than one block of keys adds to: all but the first two.
-  float4 query_gradients[kMaxTiles - 2][kTile * kDim / 4];
-  float logsumexp[kStages][kTile];  // times log2(e)
-  float delta[kStages][kTile];      // Σ_d out · dout
-  float all_deltas[kMaxTiles * kTile];
-  std::uint64_t filled[kStages], free[kStages], keys_free[2], values_free;
-};
-
-__device__ SharedBarrier barrier_at(const std::uint64_t& barrier) {
-  return {shared_address(&barrier)};
-}
-
-/// Barriers of the block, one for each group that adds dq: a tile's score gradients are there for
-/// it; it has read them, and the other group may replace its own.
-__device__ int written_for(int group) { return 1 + group; }
-__device__ int read_by(int group) { return 1 + kGroups + group; }
-/// And one within each group.
-__device__ int within(int group) { return 1 + 2 * kGroups + group; }
-
-/// The order in which tiles are brought and taken: of each head, of each block of keys.
-struct Place {
-  int head, block, tile;
-
-  __device__ bool begins_block() const { return tile == kGroups * block; }
-  __device__ void advance(int tiles) {
-    if (++tile == tiles) {
-      tile = kGroups * ++block;
-      if (tile == tiles) {
-        head += gridDim.x;
-        block = tile = 0;
-      }
-    }
-  }
-};
-
-template <class T>
-__device__ T* tile_of(const Rows<T>& rows, const Problem<bf16>& p, int head, int tile) {
-  return rows.head(head / p.heads, head % p.heads, kDim) + tile * kTile * rows.row_stride;
-}
-
-__device__ void copy_tile(const TileBytes& to, const bf16* from, std::int64_t stride) {
-  const int row = threadIdx.x % kGroupThreads / kPieces;
-  const int piece = threadIdx.x % kPieces;
-  const std::uint32_t target = Rows64{shared_address(to)}.at(row, piece);
-  const bf16* source = from + row * stride + piece * 8;
-#pragma unroll
-  for (int i = 0; i < kCopies; ++i) {
-    copy_16_bytes(target + i * kCopyStep * Rows64::kRowBytes, source + i * kCopyStep * stride,
-                  true);
-  }
-}
-
-__device__ float dot(const uint4& a, const uint4& b) {
-  const std::uint32_t left[4] = {a.x, a.y, a.z, a.w};
-  const std::uint32_t right[4] = {b.x, b.y, b.z, b.w};
-  float sum = 0.0F;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 l = unpack_bf16(left[i]);
-    const float2 r = unpack_bf16(right[i]);
-    sum += l.x * r.x + l.y * r.y;
-  }
-  return sum;
-}
-
-/// What a copying thread has in registers of a tile whose other parts are on their way to shared
-/// memory: its pieces of out, if the terms have yet to be computed, and its rows' logsumexp. One of
-/// the threads that share a row keeps its terms.
-struct TileTerms {
-  uint4 out[kCopies];
-  float logsumexp[kCopies];
-
-  __device__ void load(const Problem<bf16>& p, const Place& at) {
-    const int row = threadIdx.x % kGroupThreads / kPieces;
-    const int piece = threadIdx.x % kPieces;
-    const bf16* rows = tile_of(p.out, p, at.head, at.tile) + row * p.out.row_stride + piece * 8;
-    const float* terms =
-        p.logsumexp + static_cast<std::int64_t>(at.head) * p.queries + at.tile * kTile + row;
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      if (at.block == 0) {
-        out[i] = *reinterpret_cast<const uint4*>(rows + i * kCopyStep * p.out.row_stride);
-      }
-      logsumexp[i] = terms[i * kCopyStep];
-    }
-  }
-
-  __device__ void finish(SharedMemory& shared, const Place& at, int stage) const {
-    const int row = threadIdx.x % kGroupThreads / kPieces;
-    const int piece = threadIdx.x % kPieces;
-    const std::byte* dout =
-        shared.douts[stage] + row * Rows64::kRowBytes + (piece ^ row % 8) * sizeof(uint4);
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      float& kept = shared.all_deltas[at.tile * kTile + row + i * kCopyStep];
-      float delta = 0.0F;
-      if (at.block == 0) {
-        delta =
-            dot(out[i], *reinterpret_cast<const uint4*>(dout + i * kCopyStep * Rows64::kRowBytes));
-#pragma unroll
-        for (int step = 1; step < kPieces; step *= 2) {
-          delta += __shfl_xor_sync(kAllLanes, delta, step);
-        }
-      }
-      if (piece == 0) {
-        if (at.block == 0) {
-          kept = delta;
-        }
-        shared.delta[stage][row + i * kCopyStep] = kept;
-        shared.logsumexp[stage][row + i * kCopyStep] = logsumexp[i] * kLog2E;
-      }
-    }
-  }
-};
-
-/// The copying group: starts the copies of a tile, then waits for those of the tile before.
-__device__ void produce(const Problem<bf16>& p, const Gradients<bf16>& g, SharedMemory& shared) {
-  const int tiles = p.queries / kTile;
-  const int heads = p.batch * p.heads;
-  TileTerms terms;
-  Place now{static_cast<int>(blockIdx.x), 0, 0}, last{};
-  int blocks = 0;
-  for (int n = 0;; ++n) {
-    const bool more = now.head < heads;
-    if (more) {
-      if (now.begins_block()) {
-        barrier_at(shared.keys_free[blocks % 2]).wait(blocks / 2 - 1);
-        barrier_at(shared.values_free).wait(blocks - 1);
-#pragma unroll
-        for (int group = 0; group < kGroups; ++group) {
-          copy_tile(shared.keys[blocks % 2][group], tile_of(p.k, p, now.head, now.tile + group),
-                    p.k.row_stride);
-          copy_tile(shared.values[group], tile_of(p.v, p, now.head, now.tile + group),
-                    p.v.row_stride);
-        }
-        ++blocks;
-      }
-      const int stage = n % kStages;
-      barrier_at(shared.free[stage]).wait(n / kStages - 1);
-      copy_tile(shared.queries[stage], tile_of(p.q, p, now.head, now.tile), p.q.row_stride);
-      copy_tile(shared.douts[stage], tile_of(g.dout, p, now.head, now.tile), g.dout.row_stride);
-    }
-    close_copies();
-    if (n > 0) {
-      wait_for_copies<1>();
-      terms.finish(shared, last, (n - 1) % kStages);
-      publish_to_products();
-      barrier_at(shared.filled[(n - 1) % kStages]).arrive();
-    }
-    if (!more) {
-      return;
-    }
-    terms.load(p, now);
-    last = now;
-    now.advance(tiles);
-  }
-}
-
-/// Sums that wait in shared memory, where each thread reads what it wrote.
-__device__ void keep(const GroupSums& sums, float4* kept) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    kept[i * kGroupThreads] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]};
-  }
-}
-__device__ void add_kept(GroupSums& sums, const float4* kept) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float4 four = kept[i * kGroupThreads];
-    sums[4 * i] += four.x;
-    sums[4 * i + 1] += four.y;
-    sums[4 * i + 2] += four.z;
-    sums[4 * i + 3] += four.w;
-  }
-}
-
 /// A warpgroup's part: the keys it owns, and dq of every other tile.
-__device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, SharedMemory& shared,
-                        int group) {
+template <class Way>
+__device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const Input& input,
+                        SharedMemory& shared, int group) {
   const int warp = threadIdx.x % kGroupThreads / kWarp;
   const int lane = threadIdx.x % kWarp;
   const int tiles = p.queries / kTile;
@@ -224,6 +23,7 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
   const float scale_log2 = p.scale * kLog2E;
   const int first_column = lane % 4 * 2;
   const Rows64 own_gradients{shared_address(shared.score_gradients[group])};
+  WarpStage* const staged = shared.staged + group * kConsumerWarps / kGroups;
   const auto free = [&](const std::uint64_t& barrier) {
     __syncwarp();
     if (lane == 0) {
@@ -345,16 +145,38 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
           start_next_and_wait_for_others();
           settle(dq);
           pass_by<kConsumers>(read_by(group));
-          free(shared.free[stage]);
-          float4* const kept =
-              shared.query_gradients[max(tile - kGroups, 0)] + threadIdx.x % kGroupThreads;
+          const bool needs_queries = Way::kTorque && tile == diagonal;
+          if (!needs_queries) {
+            free(shared.free[stage]);
+          }
+          float4* const of_warp =
+              shared.query_gradients[max(tile - kGroups, group)] + 8 * kWarp * warp;
+          float4* const kept = of_warp + lane;
           if (block > 0) {
             add_kept(dq, kept);
           }
-          if (tile / kGroups == block) {
-            store_tile(dq, p.scale, tile_of(g.dq, p, head, tile), g.dq.row_stride);
-          } else {
+          if (tile != diagonal) {
             keep(dq, kept);
+          } else if constexpr (Way::kGoesOn) {
+            LaneTurns<Way> turns;
+            turns.load(input, p, head, tile);
+            scale_by(dq, p.scale);
+            if (needs_queries) {
+              const int thread = read_thread();
+              const auto query = [&](int step) {
+                return Rows64{queries}.load(thread / 32 * 16, step, thread % 32);
+              };
+              LaneTorque<Way> torque;
+              torque.set(query, dq);
+              torque.leave(staged);
+              free(shared.free[stage]);
+            }
+            turns.undo(dq);
+            // What waited there has been added: it is the warp's until another tile waits there.
+            store_and_sum(dq, of_warp, staged, kQuery, block == 0, tile_of(g.dq, p, head, tile),
+                          g.dq.row_stride);
+          } else {
+            store_tile(dq, p.scale, tile_of(g.dq, p, head, tile), g.dq.row_stride);
           }
         }
         wait_for_products<0>();
@@ -363,8 +185,27 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
         settle(dv);
       }
       free(shared.keys_free[blocks % 2]);
-      store_tile(dk, p.scale, tile_of(g.dk, p, head, diagonal), g.dk.row_stride);
-      store_tile(dv, 1.0F, tile_of(g.dv, p, head, diagonal), g.dv.row_stride);
+      bf16* const key_gradients = tile_of(g.dk, p, head, diagonal);
+      bf16* const value_gradients = tile_of(g.dv, p, head, diagonal);
+      if constexpr (Way::kGoesOn) {
+        LaneTurns<Way> turns;
+        turns.load(input, p, head, diagonal);
+        LaneTorque<Way> torque;
+        torque.take(staged);
+        void* const rows = staged[warp].rows;
+        store_and_sum(dv, rows, staged, kValue, block == 0, value_gradients, g.dv.row_stride);
+        scale_by(dk, p.scale);
+        torque.add([&](int step) { return k[step]; }, dk);
+        torque.store(input, p, head, diagonal);
+        turns.undo(dk);
+        store_and_sum(dk, rows, staged, kKey, block == 0, key_gradients, g.dk.row_stride);
+      } else {
+        store_tile(dk, p.scale, key_gradients, g.dk.row_stride);
+        store_tile(dv, 1.0F, value_gradients, g.dv.row_stride);
+      }
+    }
+    if (Way::kGoesOn && input.shares != nullptr) {
+      write_shares(p, shared, input.shares, group, head);
     }
   }
   if (group == 0) {
@@ -372,20 +213,10 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, Shared
   }
 }
 
-__device__ void init_barriers(SharedMemory& shared) {
-  for (int i = 0; i < kStages; ++i) {
-    barrier_at(shared.filled[i]).init(kGroupThreads);
-    barrier_at(shared.free[i]).init(kConsumerWarps);
-  }
-  for (const std::uint64_t& barrier : shared.keys_free) {
-    barrier_at(barrier).init(kConsumerWarps);
-  }
-  barrier_at(shared.values_free).init(kConsumerWarps);
-}
-
 /// Elsewhere than on Hopper an empty kernel, which does not take blocks of this size.
+template <class Way>
 __global__ void __launch_bounds__(kHopper ? kThreads : kWarp, 1)
-    all_gradients(const Problem<bf16> p, const Gradients<bf16> g) {
+    all_gradients(const Problem<bf16> p, const Gradients<bf16> g, const Input input) {
   if constexpr (kHopper) {
     extern __shared__ __align__(1024) std::byte memory[];
     SharedMemory& shared = *reinterpret_cast<SharedMemory*>(memory);
@@ -397,33 +228,112 @@ __global__ void __launch_bounds__(kHopper ? kThreads : kWarp, 1)
     const int group = __shfl_sync(kAllLanes, threadIdx.x / kGroupThreads, 0);
     if (group < kGroups) {
       take_registers<kConsumerRegisters>();
-      consume(p, g, shared, group);
+      consume<Way>(p, g, input, shared, group);
     } else {
       leave_registers<kProducerRegisters>();
-      produce(p, g, shared);
+      produce<Way>(p, g, input, shared);
     }
   }
 }
 
-bool is_served(const Problem<bf16>& p) {
-  return p.dim == kDim && p.offset == 0 && p.document_start == nullptr && p.slopes == nullptr &&
-         p.queries > 0 && p.queries % (kGroups * kTile) == 0 && p.queries <= kMaxTiles * kTile;
+template <class Way>
+void start(Context& ctx, const Problem<bf16>& p, const Gradients<bf16>& g, const Input& input) {
+  launch(all_gradients<Way>, std::min(multiprocessors(ctx), p.batch * p.heads), kThreads,
+         sizeof(SharedMemory), stream_of(ctx), p, g, input);
+}
+
+/// Starts the kernel that goes through just that input.
+void start_through(Context& ctx, const Problem<bf16>& p, const Gradients<bf16>& g,
+                   RotaryLayout layout, const Input& input) {
+  constexpr auto kHalf = RotaryLayout::kHalf;
+  constexpr auto kInterleaved = RotaryLayout::kInterleaved;
+  const bool half = layout == kHalf;
+  const auto kernel = [&] {
+    if (input.torque != nullptr) {
+      return half ? start<GoesOn<Turn::kPhases, kHalf, true>>
+                  : start<GoesOn<Turn::kPhases, kInterleaved, true>>;
+    }
+    if (input.phases != nullptr) {
+      return half ? start<GoesOn<Turn::kPhases, kHalf, false>>
+                  : start<GoesOn<Turn::kPhases, kInterleaved, false>>;
+    }
+    if (input.increments != nullptr) {
+      return half ? start<GoesOn<Turn::kIncrements, kHalf, false>>
+                  : start<GoesOn<Turn::kIncrements, kInterleaved, false>>;
+    }
+    return start<GoesOn<Turn::kNone, kHalf, false>>;
+  }();
+  kernel(ctx, p, g, input);
+}
+
+/// Whether the current device has this kernel, and it takes heads of this dimension within one
+/// document.
+bool takes(std::int64_t dim, std::int64_t length) {
+  if (dim != kDim || length == 0 || length % (kGroups * kTile) != 0 || length > kMaxTiles * kTile) {
+    return false;
+  }
+  cudaFuncAttributes compiled{};
+  CUDA_CHECK(cudaFuncGetAttributes(&compiled, all_gradients<EndsHere>));
+  return compiled.maxThreadsPerBlock >= kThreads;
+}
+
+bool takes(const Problem<bf16>& p) {
+  return p.offset == 0 && p.document_start == nullptr && p.slopes == nullptr &&
+         takes(p.dim, p.queries);
 }
 
 }  // namespace
 
 bool hopper_backward(Context& ctx, const Problem<bf16>& p, const Gradients<bf16>& g) {
-  if (!is_served(p)) {
+  if (!takes(p)) {
     return false;
   }
-  cudaFuncAttributes compiled{};
-  CUDA_CHECK(cudaFuncGetAttributes(&compiled, all_gradients));
-  if (compiled.maxThreadsPerBlock < kThreads) {
-    return false;
-  }
-  launch(all_gradients, std::min(multiprocessors(ctx), p.batch * p.heads), kThreads,
-         sizeof(SharedMemory), stream_of(ctx), p, g);
+  start<EndsHere>(ctx, p, g, {});
   return true;
+}
+
+bool attention_backward_through(Context& ctx, const Attention& attention, const Sequence& seq,
+                                const AttentionBackward& args, const AttentionInput& input) {
+  if (args.qkv.dtype() != DType::kBF16) {
+    return false;
+  }
+  const auto problem = problem_of<bf16>(attention, seq, args);
+  const auto gradients = gradients_of<bf16>(seq, args);
+  if (!suits_tensor_cores(problem, gradients) || !takes(problem)) {
+    return false;
+  }
+  Input through;
+  if (input.increments) {
+    through.increments = input.increments.data<std::uint32_t>();
+  }
+  if (input.phases) {
+    through.phases = input.phases.data<std::uint16_t>();
+  }
+  if (input.torque) {
+    through.torque = reinterpret_cast<std::uint16_t*>(input.torque.data<Bf16>());
+  }
+  if (!aligned16(through.phases, through.torque)) {
+    return false;
+  }
+  const std::int64_t width = attention.heads * kDim;
+  Tensor shares;
+  if (input.bias_gradient) {
+    shares = ctx.scratch({{seq.batch * kGroups, 3, width}});
+    through.shares = shares.f32();
+  }
+  start_through(ctx, problem, gradients, input.layout, through);
+  if (shares) {
+    const Tensor sums = input.bias_gradient.reshape({3, width});
+    const Tensor totals[] = {sums.slice_rows(0, 1), sums.slice_rows(1, 2), sums.slice_rows(2, 3)};
+    add_shares(ctx, shares, totals, input.write);
+  }
+  return true;
+}
+
+bool attention_goes_through(Device device, DType dtype, std::int64_t head_dim,
+                            std::int64_t length) {
+  const CurrentDevice current(device.index);
+  return dtype == DType::kBF16 && takes(head_dim, length);
 }
 
 }  // namespace carope::cuda::tiled

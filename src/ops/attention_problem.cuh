@@ -123,6 +123,21 @@ Problem<T> problem_of(const Attention& attention, const Sequence& seq, const Ten
           .scale = 1.0F / std::sqrt(static_cast<float>(dim))};
 }
 
+template <class T>
+Problem<T> problem_of(const Attention& attention, const Sequence& seq,
+                      const AttentionBackward& args) {
+  Problem<T> problem = problem_of<T>(attention, seq, args.qkv, args.out);
+  problem.logsumexp = args.logsumexp.f32();
+  return problem;
+}
+template <class T>
+Gradients<T> gradients_of(const Sequence& seq, const AttentionBackward& args) {
+  return {.dout = rows_of<const T>(args.dout, seq.length),
+          .dq = part_of<T>(seq, args.dqkv, 0),
+          .dk = part_of<T>(seq, args.dqkv, 1),
+          .dv = part_of<T>(seq, args.dqkv, 2)};
+}
+
 /// Whether the tensor cores' kernels take it: a head dimension they are compiled for, and rows that
 /// can be copied 16 bytes at a time (all strides are multiples of the head dimension).
 inline bool suits_tensor_cores(int dim, std::initializer_list<const void*> pointers) {
@@ -131,6 +146,12 @@ inline bool suits_tensor_cores(int dim, std::initializer_list<const void*> point
     suits = suits && reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
   }
   return suits;
+}
+
+inline bool suits_tensor_cores(const Problem<bf16>& p, const Gradients<bf16>& g) {
+  const std::initializer_list<const void*> pointers{p.q.data,    p.k.data,  p.v.data,  p.out.data,
+                                                    g.dout.data, g.dq.data, g.dk.data, g.dv.data};
+  return suits_tensor_cores(p.dim, pointers);
 }
 
 /// Launches one block for each tile of each head, with as much dynamic shared memory as it wants.

@@ -417,8 +417,7 @@ void launch_backward(Context& ctx, const Problem<bf16>& p, const Gradients<bf16>
 }
 
 void backward(Context& ctx, const Problem<bf16>& p, const Gradients<bf16>& g) {
-  if (!suits_tensor_cores(p.dim, {p.q.data, p.k.data, p.v.data, p.out.data, g.dout.data, g.dq.data,
-                                  g.dk.data, g.dv.data})) {
+  if (!suits_tensor_cores(p, g)) {
     plain_backward(ctx, p, g);
   } else if (hopper_backward(ctx, p, g)) {
     return;
@@ -441,13 +440,7 @@ void attention_backward(Context& ctx, const Attention& attention, const Sequence
                         const AttentionBackward& args) {
   visit_float(args.qkv.dtype(), [&](auto type) {
     using T = decltype(type);
-    Problem<T> problem = problem_of<T>(attention, seq, args.qkv, args.out);
-    problem.logsumexp = args.logsumexp.f32();
-    backward(ctx, problem,
-             Gradients<T>{.dout = rows_of<const T>(args.dout, seq.length),
-                          .dq = part_of<T>(seq, args.dqkv, 0),
-                          .dk = part_of<T>(seq, args.dqkv, 1),
-                          .dv = part_of<T>(seq, args.dqkv, 2)});
+    backward(ctx, problem_of<T>(attention, seq, args), gradients_of<T>(seq, args));
   });
 }
 

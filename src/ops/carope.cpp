@@ -10,15 +10,27 @@ namespace cpu {
 decltype(carope::carope) carope;
 decltype(carope::carope_backward) carope_backward;
 decltype(carope::carope_frequency) carope_frequency;
+decltype(carope::carope_gate_backward) carope_gate_backward;
 }  // namespace cpu
 
 namespace cuda {
 decltype(carope::carope) carope;
 decltype(carope::carope_backward) carope_backward;
 decltype(carope::carope_frequency) carope_frequency;
+decltype(carope::carope_gate_backward) carope_gate_backward;
 }  // namespace cuda
 
 namespace {
+
+void check_gates(const Carope& carope, const Sequence& seq, const Tensor& logits,
+                 std::int64_t pairs) {
+  check<ShapeError>(pairs <= kMaxRotaryPairs, "a head has {} rotary pairs; at most {} are possible",
+                    pairs, kMaxRotaryPairs);
+  check<ShapeError>(carope.chunk > 0 && carope.exponent_start >= 0,
+                    "chunk = {} must be positive and exponent_start = {} not negative",
+                    carope.chunk, carope.exponent_start);
+  check_shape(logits, {seq.batch, seq.length, carope.heads}, "the gate logits");
+}
 
 void check_carope(const Carope& carope, const Sequence& seq, const Tensor& logits,
                   const Tensor& qkv, const Tensor& carry) {
@@ -27,12 +39,7 @@ void check_carope(const Carope& carope, const Sequence& seq, const Tensor& logit
                     "qkv of width {} does not hold q, k and v of {} heads with an even dimension",
                     qkv.cols(), carope.heads);
   const std::int64_t pairs = qkv.cols() / (6 * carope.heads);
-  check<ShapeError>(pairs <= kMaxRotaryPairs, "a head has {} rotary pairs; at most {} are possible",
-                    pairs, kMaxRotaryPairs);
-  check<ShapeError>(carope.chunk > 0 && carope.exponent_start >= 0,
-                    "chunk = {} must be positive and exponent_start = {} not negative",
-                    carope.chunk, carope.exponent_start);
-  check_shape(logits, {seq.batch, seq.length, carope.heads}, "the gate logits");
+  check_gates(carope, seq, logits, pairs);
   check_shape(carry, carope_carry_spec(carope, seq, pairs).shape, "the carries");
 }
 
@@ -55,12 +62,15 @@ void carope_frequency(Context& ctx, const Tensor& logits, const Tensor& frequenc
 }
 
 void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
-            const Tensor& qkv, const Tensor& carry, const Tensor& state) {
+            const Tensor& qkv, const Tensor& carry, const Tensor& state, const Tensor& phases) {
   check_carope(carope, seq, logits, qkv, carry);
   if (state) {
     check_shape(state, {seq.batch, carope.heads, carry.cols()}, "the phase state");
   }
-  dispatch(ctx, cpu::carope, cuda::carope, carope, seq, logits, qkv, carry, state);
+  if (phases) {
+    check_shape(phases, {seq.batch, seq.length, carope.heads, carry.cols()}, "the phases");
+  }
+  dispatch(ctx, cpu::carope, cuda::carope, carope, seq, logits, qkv, carry, state, phases);
 }
 
 void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,
@@ -69,6 +79,17 @@ void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,
   check_shape(args.dlogits, args.logits.shape(), "dlogits");
   check_shape(args.dqkv, args.qkv.shape(), "dqkv");
   dispatch(ctx, cpu::carope_backward, cuda::carope_backward, carope, seq, args);
+}
+
+void carope_gate_backward(Context& ctx, const Carope& carope, const Sequence& seq,
+                          const Tensor& logits, const Tensor& torque, const Tensor& dlogits) {
+  check_sequence(seq, logits, "the gate logits");
+  check<ShapeError>(static_cast<bool>(torque), "the torque is missing");
+  check_gates(carope, seq, logits, torque.cols());
+  check_shape(torque, {seq.batch, seq.length, carope.heads, torque.cols()}, "the torque");
+  check_shape(dlogits, logits.shape(), "dlogits");
+  dispatch(ctx, cpu::carope_gate_backward, cuda::carope_gate_backward, carope, seq, logits, torque,
+           dlogits);
 }
 
 }  // namespace carope

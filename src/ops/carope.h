@@ -28,9 +28,11 @@ double rope_gate_bias(std::int64_t pairs, double base);
 
 /// Rotates q and k in place by φ_p(t) = Σ_{s<=t} f_s^(p + exponent_start), restarting at every
 /// document. logits [B, T, H] fp32, qkv [B, T, 3C]; carry is a result. `state` [B, H, P] u32, if
-/// given, is the phase before the first token and becomes the phase after the last one.
+/// given, is the phase before the first token and becomes the phase after the last one. `phases`
+/// [B, T, H, P] u16, if given, is a result: φ rounded to 2^-16 turns.
 void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
-            const Tensor& qkv, const Tensor& carry, const Tensor& state = {});
+            const Tensor& qkv, const Tensor& carry, const Tensor& state = {},
+            const Tensor& phases = {});
 
 struct CaropeBackward {
   Tensor logits;  // [B, T, H] as given to carope()
@@ -43,5 +45,10 @@ struct CaropeBackward {
 
 void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,
                      const CaropeBackward& args);
+
+/// The part of carope_backward() that is left where the rotation has been undone: dlogits [B, T, H]
+/// from the gradient of each phase in radians, `torque` [B, T, H, P].
+void carope_gate_backward(Context& ctx, const Carope& carope, const Sequence& seq,
+                          const Tensor& logits, const Tensor& torque, const Tensor& dlogits);
 
 }  // namespace carope

@@ -1,5 +1,6 @@
 #include "ops/carope.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -135,15 +136,16 @@ class Kernel {
         carope_(carope),
         seq_(seq),
         logits_(logits.f32()),
-        carry_(carry.data<std::uint32_t>()),
+        carry_(carry ? carry.data<std::uint32_t>() : nullptr),
         pairs_(pairs),
         chunks_(carope.chunks(seq.length)) {}
 
-  void forward(const Tensor& qkv, const Tensor& state) const {
+  void forward(const Tensor& qkv, const Tensor& state, const Tensor& phases) const {
+    std::uint16_t* rounded = phases ? phases.data<std::uint16_t>() : nullptr;
     scan_chunks(state);
     for_each_span(0, [&](const Span& span) {
       alignas(64) std::uint32_t phase[kMaxRotaryPairs];
-      rotate(span, qkv, Direction::kForward, phase);
+      rotate(span, qkv, Direction::kForward, phase, rounded);
       pass_on_nan(span, qkv);
       if (state && span.end == seq_.length) {
         copy(phase, state.data<std::uint32_t>() + (span.b * carope_.heads + span.head) * pairs_);
@@ -152,11 +154,27 @@ class Kernel {
   }
 
   void backward(const Tensor& qkv, const Tensor& dqkv, const Tensor& dlogits) const {
-    const double* later = sum_later_gradients(qkv, dqkv);
+    const float* values = qkv.f32();
+    const float* dvalues = dqkv.f32();
+    const auto add_torque = [&](const Span& span, std::int64_t t, double* sums) {
+      add_torque_of(values + query_index(span, t), dvalues + query_index(span, t), sums);
+    };
+    const double* later = sum_later_torque(add_torque);
     for_each_span(0, [&](const Span& span) {
-      gate_backward(span, qkv, dqkv, later + chunk_index(span, span.chunk), dlogits.f32());
+      gate_backward(span, add_torque, later + chunk_index(span, span.chunk), dlogits.f32());
       alignas(64) std::uint32_t phase[kMaxRotaryPairs];
       rotate(span, dqkv, Direction::kBackward, phase);
+    });
+  }
+
+  void backward(const Tensor& torque, const Tensor& dlogits) const {
+    const float* values = torque.f32();
+    const auto add_torque = [&](const Span& span, std::int64_t t, double* sums) {
+      add(values + gate_index(span, t) * pairs_, sums);
+    };
+    const double* later = sum_later_torque(add_torque);
+    for_each_span(0, [&](const Span& span) {
+      gate_backward(span, add_torque, later + chunk_index(span, span.chunk), dlogits.f32());
     });
   }
 
@@ -226,9 +244,10 @@ class Kernel {
     }
   }
 
-  /// Rotates q and k of a span in place; `phase` ends as the phase after its last token.
-  void rotate(const Span& span, const Tensor& qkv, Direction direction,
-              std::uint32_t* phase) const {
+  /// Rotates q and k of a span in place; `phase` ends as the phase after its last token. `rounded`
+  /// [B, T, H, P], if given, gets every phase.
+  void rotate(const Span& span, const Tensor& qkv, Direction direction, std::uint32_t* phase,
+              std::uint16_t* rounded = nullptr) const {
     copy(carry_ + chunk_index(span, span.chunk), phase);
     Rotation rotation(pairs_);
     float* values = qkv.f32();
@@ -237,6 +256,10 @@ class Kernel {
       rotation.set(phase, direction);
       rotation.apply(query, carope_.layout);
       rotation.apply(query + key_offset(), carope_.layout);
+      if (rounded != nullptr) {
+        std::transform(phase, phase + pairs_, rounded + gate_index(span, t) * pairs_,
+                       [](std::uint32_t turns) { return (turns + 0x8000U) >> 16; });
+      }
     });
   }
 
@@ -276,8 +299,8 @@ class Kernel {
     }
   }
 
-  template <class T>
-  void add(const T* from, T* to) const {
+  template <class From, class To>
+  void add(const From* from, To* to) const {
 #pragma omp simd
     for (std::int64_t p = 0; p < pairs_; ++p) {
       to[p] += from[p];
@@ -285,7 +308,7 @@ class Kernel {
   }
 
   /// Adds the gradient of every pair's phase at one token, which needs only the rotated q and k.
-  void add_phase_gradient(const float* query, const float* dquery, double* sums) const {
+  void add_torque_of(const float* query, const float* dquery, double* sums) const {
     const std::int64_t step = carope_.layout == RotaryLayout::kHalf ? 1 : 2;
     const std::int64_t partner = carope_.layout == RotaryLayout::kHalf ? std::int64_t{pairs_} : 1;
     for (const std::int64_t offset : {std::int64_t{0}, key_offset()}) {
@@ -301,8 +324,9 @@ class Kernel {
   }
 
   /// For each chunk, the phase gradients of all later tokens of the document that runs past its
-  /// end, as [B, chunks, H, P].
-  const double* sum_later_gradients(const Tensor& qkv, const Tensor& dqkv) const {
+  /// end, as [B, chunks, H, P]. add_torque(span, t, sums) adds those of one token.
+  template <class AddTorque>
+  const double* sum_later_torque(const AddTorque& add_torque) const {
     const Tensor scratch =
         ctx_.scratch({{seq_.batch, chunks_, carope_.heads, pairs_}, DType::kF64});
     auto* later = scratch.data<double>();
@@ -311,8 +335,7 @@ class Kernel {
       zero(sums);
       for (std::int64_t t = span.begin; t < span.end && seq_.start_of(span.b, t) < span.begin;
            ++t) {
-        add_phase_gradient(qkv.f32() + query_index(span, t), dqkv.f32() + query_index(span, t),
-                           sums);
+        add_torque(span, t, sums);
       }
     });
     for (std::int64_t row = 0; row < seq_.batch * carope_.heads; ++row) {
@@ -330,16 +353,15 @@ class Kernel {
 
   /// Writes Σ_p e f^e G_p for each token of a span, where e = p + exponent_start and G_p is the sum
   /// of the phase gradients from the token to the end of its document.
-  void gate_backward(const Span& span, const Tensor& qkv, const Tensor& dqkv, const double* later,
+  template <class AddTorque>
+  void gate_backward(const Span& span, const AddTorque& add_torque, const double* later,
                      float* dlogits) const {
     alignas(64) double gradient[kMaxRotaryPairs];
     copy(later, gradient);
     Powers powers(pairs_);
     FrequencyReader frequency = frequencies(span);
-    const float* values = qkv.f32();
-    const float* dvalues = dqkv.f32();
     for (std::int64_t t = span.end - 1; t >= span.begin; --t) {
-      add_phase_gradient(values + query_index(span, t), dvalues + query_index(span, t), gradient);
+      add_torque(span, t, gradient);
       powers.set(frequency(t - span.begin), carope_.exponent_start);
       double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
@@ -374,9 +396,9 @@ void carope_frequency(Context& ctx, const Tensor& logits, const Tensor& frequenc
 }
 
 void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
-            const Tensor& qkv, const Tensor& carry, const Tensor& state) {
+            const Tensor& qkv, const Tensor& carry, const Tensor& state, const Tensor& phases) {
   with_pairs(carry.cols(), [&](auto pairs) {
-    Kernel(ctx, carope, seq, logits, carry, pairs).forward(qkv, state);
+    Kernel(ctx, carope, seq, logits, carry, pairs).forward(qkv, state, phases);
   });
 }
 
@@ -387,6 +409,14 @@ void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,
         .backward(args.qkv, args.dqkv, args.dlogits);
   });
   scale_by_gate_slope(ctx, args.logits, args.dlogits);
+}
+
+void carope_gate_backward(Context& ctx, const Carope& carope, const Sequence& seq,
+                          const Tensor& logits, const Tensor& torque, const Tensor& dlogits) {
+  with_pairs(torque.cols(), [&](auto pairs) {
+    Kernel(ctx, carope, seq, logits, {}, pairs).backward(torque, dlogits);
+  });
+  scale_by_gate_slope(ctx, logits, dlogits);
 }
 
 }  // namespace carope::cpu

@@ -52,13 +52,30 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// Stores a group's phases, rounded to 2^-16 turns; those at `pairs` and past it do not exist.
+template <Access kAccess>
+__device__ void store_rounded(const std::uint32_t (&phase)[kGroup], int pairs, std::uint16_t* to) {
+  Vec<std::uint16_t, kGroup> rounded;
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) {
+    rounded.at[i] = static_cast<std::uint16_t>((phase[i] + 0x8000U) >> 16);
+    if (kAccess == Access::kAny && i < pairs) {
+      to[i] = rounded.at[i];
+    }
+  }
+  if (kAccess != Access::kAny) {
+    rounded.store(to);
+  }
+}
+
 /// A thread's group of a tile's q and k.
 template <class T, Access kAccess>
 struct QueryKey {
   using Pairs = Group<T, kAccess>;
   const CaropeArgs& args;
-  T* query;   // of the tile's first token
-  int count;  // tokens
+  T* query;               // of the tile's first token
+  std::uint16_t* phases;  // likewise, or null
+  int count;              // tokens
   Slot slot;
 
   __device__ T* at(int t) const { return query + args.query_at(0, t, 0); }
@@ -79,6 +96,11 @@ struct QueryKey {
       auto k = Pairs::load(k_head, args.head, slot.group);
       std::uint32_t phase[kGroup];
       phases_of(tile, args.tile, t, slot.group, phase);
+      if (phases != nullptr) {
+        const int first = slot.group * kGroup;
+        store_rounded<kAccess>(phase, args.head.pairs - first,
+                               phases + args.phase_at(0, t, 0) + first);
+      }
       const Rotation rotation = Rotation::by<T>(phase, Direction::kForward);
       rotation.apply(q);
       rotation.apply(k);
@@ -97,7 +119,7 @@ struct QueryKey {
 /// zero, and leaves the carries; otherwise it begins at the carry of its chunk.
 template <class T, Access kAccess>
 __global__ void __launch_bounds__(kThreads, kRotateBlocks<T, kAccess>)
-    rotate_kernel(const CaropeArgs args, T* qkv, std::uint32_t* state) {
+    rotate_kernel(const CaropeArgs args, T* qkv, std::uint32_t* state, std::uint16_t* phases) {
   __shared__ Tile tile;
   let_next_begin();
   wait_for_previous();
@@ -118,8 +140,10 @@ __global__ void __launch_bounds__(kThreads, kRotateBlocks<T, kAccess>)
     const int end = args.chunk_end(chunk);
     for (int begin = chunk * args.chunk; begin < end; begin += args.tile.tokens) {
       const int count = min(args.tile.tokens, end - begin);
-      const QueryKey<T, kAccess> values{args, qkv + args.query_at(place.row, begin, place.head),
-                                        count, Slot(args.head)};
+      const QueryKey<T, kAccess> values{
+          args, qkv + args.query_at(place.row, begin, place.head),
+          phases == nullptr ? nullptr : phases + args.phase_at(place.row, begin, place.head), count,
+          Slot(args.head)};
       values.prefetch(values.slot.first);  // they come while phases are computed
       __syncthreads();                     // others may still be rotating the tile before
       scan_tile<Keep::kLogit>(tile, args.tile, head, begin, count);
@@ -142,9 +166,11 @@ void carope_frequency(Context& ctx, const Tensor& logits, const Tensor& frequenc
 }
 
 void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
-            const Tensor& qkv, const Tensor& carry, const Tensor& state) {
+            const Tensor& qkv, const Tensor& carry, const Tensor& state, const Tensor& phases) {
   const CaropeArgs args(carope, seq, logits, carry);
   std::uint32_t* phase = state ? state.data<std::uint32_t>() : nullptr;
+  std::uint16_t* rounded = phases ? phases.data<std::uint16_t>() : nullptr;
+  check<ShapeError>(aligned16(rounded), "the phases must begin at a multiple of 16 bytes");
   if (args.spans > 1) {
     sum_chunks_kernel<<<args.blocks(args.chunks - 1), kThreads, 0, stream_of(ctx)>>>(args);
     CUDA_CHECK_LAUNCH();
@@ -156,7 +182,7 @@ void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tenso
   visit_groups({qkv}, args.head, [&](auto zero, auto access) {
     using T = decltype(zero);
     launch_early(ctx, rotate_kernel<T, access.value>, dim3(args.blocks(args.spans)), kThreads, args,
-                 data_of<T>(qkv), phase);
+                 data_of<T>(qkv), phase, rounded);
   });
 }
 

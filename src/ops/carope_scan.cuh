@@ -336,6 +336,10 @@ struct CaropeArgs {
     return (static_cast<std::int64_t>(row) * length + token) * 3 * key_offset() +
            head_index * 2 * head.pairs;
   }
+  /// Where a head of a token is in [B, T, H, P].
+  __device__ std::int64_t phase_at(int row, int token, int head_index) const {
+    return ((static_cast<std::int64_t>(row) * length + token) * heads + head_index) * head.pairs;
+  }
   __host__ __device__ int key_offset() const { return heads * 2 * head.pairs; }
   __device__ HeadRow row_of(int row, int head_index) const {
     const std::int64_t token = static_cast<std::int64_t>(row) * length;

@@ -13,11 +13,12 @@ constexpr int kMostRows = 4;
 
 template <class X, class W, class Y>
 struct Layer {
-  const X* x;       // [rows, columns]
-  const W* weight;  // [outputs, columns]
-  const W* bias;    // [outputs] or null
-  Y* pre;           // [rows, outputs] or null
-  Y* y;             // [rows, outputs]
+  const X* x;         // [rows, columns]
+  const W* weight;    // [outputs, columns]
+  const W* bias;      // [outputs] or null
+  const Y* residual;  // [rows, outputs] added to the result, or null
+  Y* pre;             // [rows, outputs] or null
+  Y* y;               // [rows, outputs]
   int rows, columns, outputs;
 };
 
@@ -84,7 +85,8 @@ __global__ void __launch_bounds__(kThreads) few_rows_kernel(const Layer<X, W, Y>
       const float total = warp_sum(sum[r][o]);
       if (lane == r * kOutputs + o && r < layer.rows && first + o < layer.outputs) {
         const std::int64_t at = static_cast<std::int64_t>(r) * layer.outputs + output;
-        Y result = from_float<Y>(total + bias);
+        const float added = layer.residual != nullptr ? to_float(layer.residual[at]) : 0.0F;
+        Y result = from_float<Y>(total + bias + added);
         if (layer.pre != nullptr) {
           layer.pre[at] = result;
           result = from_float<Y>(gelu_of(to_float(result)));
@@ -115,10 +117,11 @@ void run(const Context& ctx, const Layer<X, W, Y>& layer) {
 
 template <class X, class W, class Y>
 void run(const Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-         const Tensor& pre, const Tensor& y) {
+         const Tensor& residual, const Tensor& pre, const Tensor& y) {
   const Layer<X, W, Y> layer{.x = data_of<X>(x),
                              .weight = data_of<W>(weight),
                              .bias = data_of<W>(bias),
+                             .residual = data_of<Y>(residual),
                              .pre = data_of<Y>(pre),
                              .y = data_of<Y>(y),
                              .rows = static_cast<int>(x.rows()),
@@ -134,23 +137,24 @@ void run(const Context& ctx, const Tensor& x, const Tensor& weight, const Tensor
 }  // namespace
 
 bool few_rows_linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                     const Tensor& pre, const Tensor& y) {
+                     const Tensor& residual, const Tensor& pre, const Tensor& y) {
   const bool suits =
       x.rows() <= kMostRows && x.cols() % kLanesOf<bf16> == 0 && aligned16(x.raw(), weight.raw()) &&
-      (!bias || bias.dtype() == weight.dtype()) && (!pre || pre.dtype() == y.dtype());
+      (!bias || bias.dtype() == weight.dtype()) && (!pre || pre.dtype() == y.dtype()) &&
+      (!residual || residual.dtype() == y.dtype());
   if (!suits) {
     return false;
   }
   const DType given = x.dtype();
   const DType made = y.dtype();
   if (weight.dtype() == DType::kBF16 && given == DType::kBF16 && made == DType::kBF16) {
-    run<bf16, bf16, bf16>(ctx, x, weight, bias, pre, y);
+    run<bf16, bf16, bf16>(ctx, x, weight, bias, residual, pre, y);
   } else if (weight.dtype() == DType::kBF16 && given == DType::kBF16 && made == DType::kF32) {
-    run<bf16, bf16, float>(ctx, x, weight, bias, pre, y);
+    run<bf16, bf16, float>(ctx, x, weight, bias, residual, pre, y);
   } else if (weight.dtype() == DType::kF32 && given == DType::kBF16 && made == DType::kF32) {
-    run<bf16, float, float>(ctx, x, weight, bias, pre, y);
+    run<bf16, float, float>(ctx, x, weight, bias, residual, pre, y);
   } else if (weight.dtype() == DType::kF32 && given == DType::kF32 && made == DType::kF32) {
-    run<float, float, float>(ctx, x, weight, bias, pre, y);
+    run<float, float, float>(ctx, x, weight, bias, residual, pre, y);
   } else {
     return false;
   }

@@ -6,6 +6,7 @@ namespace carope {
 
 namespace cpu {
 decltype(carope::linear) linear;
+decltype(carope::linear_add) linear_add;
 decltype(carope::linear_gelu) linear_gelu;
 decltype(carope::gelu) gelu;
 decltype(carope::linear_backward_input) linear_backward_input;
@@ -15,6 +16,7 @@ decltype(carope::linear_backward_weight) linear_backward_weight;
 
 namespace cuda {
 decltype(carope::linear) linear;
+decltype(carope::linear_add) linear_add;
 decltype(carope::linear_gelu) linear_gelu;
 decltype(carope::gelu) gelu;
 decltype(carope::linear_backward_input) linear_backward_input;
@@ -46,6 +48,15 @@ void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& b
   check_layer(x, weight, y);
   check_bias(bias, weight);
   dispatch(ctx, cpu::linear, cuda::linear, x, weight, bias, y, rounding);
+}
+
+void linear_add(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                const Tensor& residual, const Tensor& y, Rounding rounding) {
+  check_layer(x, weight, y);
+  check_bias(bias, weight);
+  check_shape(residual, y.shape(), "the residual that a layer adds to");
+  check<ShapeError>(residual.raw() != y.raw(), "a layer cannot add to a residual in its place");
+  dispatch(ctx, cpu::linear_add, cuda::linear_add, x, weight, bias, residual, y, rounding);
 }
 
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,

@@ -11,6 +11,10 @@ namespace carope {
 void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
             const Tensor& y, Rounding rounding = Rounding::kAsFastest);
 
+/// y = x Wᵀ + b + residual: a branch of a block and what it is added to. `y` is not `residual`.
+void linear_add(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                const Tensor& residual, const Tensor& y, Rounding rounding = Rounding::kAsFastest);
+
 /// pre = x Wᵀ + b and y = gelu(pre); `pre` is kept for the backward pass.
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                  const Tensor& pre, const Tensor& y, Rounding rounding = Rounding::kAsFastest);

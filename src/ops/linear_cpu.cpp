@@ -16,6 +16,18 @@ void add_bias(const Tile& tile, const float* bias, const Tensor& y) {
   }
 }
 
+void add_residual(const Tile& tile, const Tensor& residual, const Tensor& y) {
+  const std::int64_t n = y.cols();
+  for (std::int64_t row = tile.row_begin; row < tile.row_end; ++row) {
+    const float* in = residual.f32() + row * n;
+    float* out = y.f32() + row * n;
+#pragma omp simd
+    for (std::int64_t col = tile.col_begin; col < tile.col_end; ++col) {
+      out[col] += in[col];
+    }
+  }
+}
+
 constexpr std::int64_t kColumns = 64;  // summed together
 
 /// sums[c] = (or +=) the sum over rows of dy[row, c], for columns [begin, end).
@@ -58,6 +70,17 @@ void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& b
            if (bias) {
              add_bias(tile, bias.f32(), y);
            }
+         });
+}
+
+void linear_add(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                const Tensor& residual, const Tensor& y, Rounding rounding) {
+  matmul(ctx, {x.rows(), weight.dim(0), x.cols()}, plain(x), transposed(weight), plain(y),
+         Write::kOverwrite, rounding, [&](const Tile& tile) {
+           if (bias) {
+             add_bias(tile, bias.f32(), y);
+           }
+           add_residual(tile, residual, y);
          });
 }
 

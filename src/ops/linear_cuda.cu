@@ -269,7 +269,7 @@ struct WeightGradient {
 // On a GPU bits may depend on how many rows are computed together; `rounding` is the CPU's.
 void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
             const Tensor& y, Rounding /*rounding*/) {
-  if (few_rows_linear(ctx, x, weight, bias, {}, y)) {
+  if (few_rows_linear(ctx, x, weight, bias, {}, {}, y)) {
     return;
   }
   if (is_gate(x, weight)) {
@@ -284,9 +284,23 @@ void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& b
   require(ctx.state<MatmulPlans>().run(ctx, product), product);
 }
 
+void linear_add(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                const Tensor& residual, const Tensor& y, Rounding /*rounding*/) {
+  if (few_rows_linear(ctx, x, weight, bias, residual, {}, y)) {
+    return;
+  }
+  Matmul product = forward_product(x, weight, y);
+  product.addend = residual;
+  if (bias) {
+    product.epilogue = Epilogue::kBias;
+    product.vector = bias;
+  }
+  require(ctx.state<MatmulPlans>().run(ctx, product), product);
+}
+
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                  const Tensor& pre, const Tensor& y, Rounding rounding) {
-  if (few_rows_linear(ctx, x, weight, bias, pre, y)) {
+  if (few_rows_linear(ctx, x, weight, bias, {}, pre, y)) {
     return;
   }
   Matmul fused = forward_product(x, weight, y);

@@ -55,7 +55,7 @@ cublasLtEpilogue_t epilogue_of(Epilogue epilogue) {
 std::uint32_t alignment_of(const Matmul& product) {
   std::uintptr_t bits = 256;
   for (const Tensor* tensor : {&product.left.tensor, &product.right.tensor, &product.result,
-                               &product.vector, &product.aux}) {
+                               &product.addend, &product.vector, &product.aux}) {
     bits |= reinterpret_cast<std::uintptr_t>(tensor->raw());
   }
   return std::uint32_t{1} << std::countr_zero(bits);
@@ -155,7 +155,8 @@ std::string name_of(const Matmul& product) {
   };
   return fmt::format("{}.{}.{}{}{}{}.{}.align{}", rows_and_cols(product.left),
                      rows_and_cols(product.right), to_string(product.left.tensor.dtype()),
-                     to_string(product.result.dtype()), product.accumulate ? ".add" : "",
+                     to_string(product.result.dtype()),
+                     product.accumulate ? ".add" : (product.addend ? ".add_other" : ""),
                      product.vector ? fmt::format(".{}", to_string(product.vector.dtype())) : "",
                      static_cast<int>(product.epilogue), alignment_of(product));
 }
@@ -261,9 +262,10 @@ cublasStatus_t MatmulPlans::launch(Context& ctx, const Matmul& product, Plan& pl
                                    const Tensor& result) {
   plan.point(product);
   const float one = 1.0F;
-  const float keep = product.accumulate ? 1.0F : 0.0F;
+  const float keep = product.accumulate || product.addend ? 1.0F : 0.0F;
+  const Tensor& addend = product.addend ? product.addend : result;
   return cublasLtMatmul(handle_, plan.operation, &one, product.right.tensor.raw(), plan.a,
-                        product.left.tensor.raw(), plan.b, &keep, result.raw(), plan.d,
+                        product.left.tensor.raw(), plan.b, &keep, addend.raw(), plan.d,
                         result.raw(), plan.d, &plan.algorithm, workspace_.data(),
                         workspace_.bytes(), stream_of(ctx));
 }

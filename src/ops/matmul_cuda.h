@@ -33,6 +33,7 @@ struct Matmul {
   MatmulOperand right;
   Tensor result;
   bool accumulate = false;
+  Tensor addend{};  // [m, n] added to the product, where that is not the result itself
   Epilogue epilogue = Epilogue::kNone;
   Tensor vector{};  // [n] the bias, or [m] what a bias gradient is written to
   Tensor aux{};     // [m, n]

@@ -67,6 +67,19 @@ __device__ inline void split(float (&numbers)[8], Words* parts, int stride) {
   }
 }
 
+/// The leading part of two numbers, and the one after it. Two parts of either factor are enough for
+/// a result that is rounded to bf16: what is left out is below 2^-16 of a product.
+struct TwoParts {
+  std::uint32_t high, low;
+
+  __device__ static TwoParts of(float first, float second) {
+    TwoParts parts;
+    parts.high = take_part(first, second);
+    parts.low = pack_bf16(first, second);
+    return parts;
+  }
+};
+
 inline constexpr int kStageColumns = 64;  // whole lines of memory
 inline constexpr int kStageRows = 32;
 inline constexpr int kStages = 4;

@@ -72,25 +72,12 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// dx for bf16, on tensor cores. Two parts of dy and of W are enough for a result that is rounded to
-// bf16: what is left out is below 2^-16 of a product. A warp keeps the weights of 64 columns in
-// registers. Columns are taken in an order that gives a lane eight neighbours of a row.
+// dx for bf16, on tensor cores, of two parts of dy and of W. A warp keeps the weights of 64 columns
+// in registers. Columns are taken in an order that gives a lane eight neighbours of a row.
 
 constexpr int kInputTiles = 8;     // of 16 rows, a warp
 constexpr int kInputColumns = 64;  // a warp
 constexpr int kHalves = kInputColumns / 32;
-
-/// The leading part of two numbers, and the one after it.
-struct TwoParts {
-  std::uint32_t high, low;
-
-  __device__ static TwoParts of(float first, float second) {
-    TwoParts parts;
-    parts.high = take_part(first, second);
-    parts.low = pack_bf16(first, second);
-    return parts;
-  }
-};
 
 /// dy of 16 rows as a left factor, [16, 16 kSteps].
 template <int kSteps>

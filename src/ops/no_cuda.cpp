@@ -1,6 +1,7 @@
 #include "core/error.h"
 #include "ops/adamw.h"
 #include "ops/attention.h"
+#include "ops/block_weights.h"
 #include "ops/carope.h"
 #include "ops/cross_entropy.h"
 #include "ops/embedding.h"
@@ -10,6 +11,7 @@
 #include "ops/rotary.h"
 #include "ops/sinusoid.h"
 #include "ops/sum.h"
+#include "ops/token_pass.h"
 
 // In the place of the CUDA kernels where there are none. No context of such a build asks for them.
 namespace carope::cuda {
@@ -35,9 +37,11 @@ bool attention_backward_through(C&, const Attention&, S, const AttentionBackward
 }
 bool attention_goes_through(Device, DType, std::int64_t, std::int64_t) { refuse(); }
 void attention_cached(C&, const Attention&, S, T, const KeyValueCache&, T) { refuse(); }
-void carope(C&, const Carope&, S, T, T, T, T) { refuse(); }
+void block_weights(C&, T, double, T) { refuse(); }
+void carope(C&, const Carope&, S, T, T, T, T, T) { refuse(); }
 void carope_backward(C&, const Carope&, S, const CaropeBackward&) { refuse(); }
 void carope_frequency(C&, T, T) { refuse(); }
+void carope_gate_backward(C&, const Carope&, S, T, T, T) { refuse(); }
 void cross_entropy(C&, T, T, T) { refuse(); }
 void cross_entropy_in_place(C&, T, T, T, float) { refuse(); }
 void embedding(C&, T, T, T) { refuse(); }
@@ -45,17 +49,18 @@ void embedding_backward(C&, T, T, T) { refuse(); }
 void add_positions(C&, S, T, T) { refuse(); }
 void add_positions_backward(C&, S, T, T, Write) { refuse(); }
 void linear(C&, T, T, T, T, Rounding) { refuse(); }
+void linear_add(C&, T, T, T, T, T, Rounding) { refuse(); }
 void linear_gelu(C&, T, T, T, T, T, Rounding) { refuse(); }
 void gelu(C&, T, T) { refuse(); }
 void linear_backward_input(C&, T, T, T, Write) { refuse(); }
 void linear_backward_gelu(C&, T, T, T, T, T, Write) { refuse(); }
 void linear_backward_weight(C&, T, T, T, T, Write) { refuse(); }
-void layer_norm(C&, T, const NormWeights&, const Normed&) { refuse(); }
-void add_norm(C&, T, T, const NormWeights&, T, const Normed&) { refuse(); }
+void layer_norm(C&, T, const NormWeights&, const Normed&, const NormGate&) { refuse(); }
 void norm_backward(C&, const NormBackward&) { refuse(); }
 bool normed_row(C&, const NormedLinear&) { refuse(); }
 void rotary(C&, const Rotary&, S, Direction, T) { refuse(); }
 void add_sinusoid(C&, S, T, float, T) { refuse(); }
 void add_sum(C&, T, double, T) { refuse(); }
+std::unique_ptr<TokenPass> make_token_pass(C&, const TokenModel&) { refuse(); }
 
 }  // namespace carope::cuda

@@ -6,13 +6,11 @@ namespace carope {
 
 namespace cpu {
 decltype(carope::layer_norm) layer_norm;
-decltype(carope::add_norm) add_norm;
 decltype(carope::norm_backward) norm_backward;
 }  // namespace cpu
 
 namespace cuda {
 decltype(carope::layer_norm) layer_norm;
-decltype(carope::add_norm) add_norm;
 decltype(carope::norm_backward) norm_backward;
 }  // namespace cuda
 
@@ -30,23 +28,33 @@ void check_statistics(const Tensor& x, const Normed& normed) {
                     "a layer norm of {} rows needs {} means and deviations", x.rows(), x.rows());
 }
 
-}  // namespace
-
-void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const Normed& out) {
-  check_norm(x, weights.gain, weights.bias);
-  check_statistics(x, out);
-  check_shape(out.y, x.shape(), "the result of a layer norm");
-  dispatch(ctx, cpu::layer_norm, cuda::layer_norm, x, weights, out);
+void check_gate(const Tensor& x, const Tensor& weight, const Tensor& logits) {
+  check<ShapeError>(static_cast<bool>(weight) == static_cast<bool>(logits),
+                    "a gate behind a layer norm needs both its weight and its logits");
+  if (weight) {
+    check<ShapeError>(weight.shape().rank() == 2 && weight.cols() == x.cols(),
+                      "a gate's weight {} cannot take rows of {}", weight.shape(), x.cols());
+    check<ShapeError>(logits.rows() == x.rows() && logits.cols() == weight.rows(),
+                      "a gate of {} outputs gives {} rows no logits {}", weight.rows(), x.rows(),
+                      logits.shape());
+    check<ShapeError>(weight.dtype() == DType::kF32 && logits.dtype() == DType::kF32,
+                      "a gate's weight and logits are f32, not {} and {}",
+                      to_string(weight.dtype()), to_string(logits.dtype()));
+  }
 }
 
-void add_norm(Context& ctx, const Tensor& x, const Tensor& branch, const NormWeights& weights,
-              const Tensor& sum, const Normed& out) {
+}  // namespace
+
+void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const Normed& out,
+                const NormGate& gate) {
   check_norm(x, weights.gain, weights.bias);
   check_statistics(x, out);
-  check_shape(branch, x.shape(), "the branch added to a residual");
-  check_shape(sum, x.shape(), "the sum of residual and branch");
   check_shape(out.y, x.shape(), "the result of a layer norm");
-  dispatch(ctx, cpu::add_norm, cuda::add_norm, x, branch, weights, sum, out);
+  check_gate(x, gate.weight, gate.logits);
+  if (gate.weight && gate.bias) {
+    check_shape(gate.bias, {gate.weight.rows()}, "the bias of a gate");
+  }
+  dispatch(ctx, cpu::layer_norm, cuda::layer_norm, x, weights, out, gate);
 }
 
 void norm_backward(Context& ctx, const NormBackward& args) {
@@ -58,6 +66,7 @@ void norm_backward(Context& ctx, const NormBackward& args) {
   if (args.dx_sum) {
     check_shape(args.dx_sum, {args.x.cols()}, "the sums of the gradient of a layer norm's input");
   }
+  check_gate(args.x, args.gate_weight, args.dlogits);
   dispatch(ctx, cpu::norm_backward, cuda::norm_backward, args);
 }
 

@@ -20,15 +20,21 @@ struct Normed {
 
 inline constexpr float kNormEpsilon = 1e-5F;
 
-/// out.y = gain (x - mean) / std + bias, row by row.
-void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const Normed& out);
+/// A layer of few outputs that reads what a norm makes, as CARoPE's gate does: the norm's kernel
+/// has its input at hand.
+struct NormGate {
+  Tensor weight;  // [H, C] f32, or empty: there is no such layer
+  Tensor bias;    // [H] f32, or empty
+  Tensor logits;  // [N, H] f32
+};
 
-/// sum = x + branch and out = layer_norm(sum), in one pass. `sum` may be `x` itself.
-void add_norm(Context& ctx, const Tensor& x, const Tensor& branch, const NormWeights& weights,
-              const Tensor& sum, const Normed& out);
+/// out.y = gain (x - mean) / std + bias, row by row, and gate.logits = out.y Wᵀ + b, of y as it is
+/// stored. On the CPU a row's logits are the same bits whichever rows come with it.
+void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const Normed& out,
+                const NormGate& gate = {});
 
 struct NormBackward {
-  Tensor dy;      // [N, C] gradient of the norm's result
+  Tensor dy;      // [N, C] gradient of the norm's result; with a gate, what is left in it is unsaid
   Tensor x;       // [N, C] the norm's input
   Normed normed;  // mean and rstd of the forward pass
   Tensor gain;    // [C]
@@ -37,6 +43,9 @@ struct NormBackward {
   Write write;      // of dweights and dx_sum
   Tensor dx_sum{};  // [C] f32: the sums of the new dx's columns, or empty. They are the gradient of
                     // the bias in the layer whose output was added to the norm's input.
+  // With a gate the gradient of the norm's result is dy + dlogits W; both are empty without.
+  Tensor gate_weight{};  // [H, C] f32
+  Tensor dlogits{};      // [N, H] f32
 };
 
 void norm_backward(Context& ctx, const NormBackward& args);

@@ -2,8 +2,9 @@
 #include <array>
 #include <type_traits>
 
-#include "ops/kernel.cuh"
+#include "ops/linear.h"
 #include "ops/norm.h"
+#include "ops/norm_gate.cuh"
 #include "ops/shares_cuda.h"
 
 // A team of one or more warps has a row, in registers where the width is a common one. Its lanes
@@ -16,6 +17,9 @@ constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
 
 template <class T>
+constexpr bool kHasGate = sizeof(T) == 2;
+
+template <class T>
 struct Backward {
   const T* dy;
   const T* x;
@@ -26,6 +30,7 @@ struct Backward {
   float* shares;  // [shares, 3, width] parts of dgain, dbias and dx_sum
   std::int64_t rows;
   int width;
+  GateGradient gate;  // or nothing
 };
 
 /// The columns of a lane: kVectors times 16 bytes.
@@ -91,8 +96,9 @@ __device__ float2 team_sums(float a, float b, int buffer) {
 }
 
 /// One block a multiprocessor. What is summed of dx is what is stored, rounded to T.
-template <class T, int kVectors, int kTeam>
+template <class T, int kVectors, int kTeam, class Gate>
 __global__ void __launch_bounds__(kThreads, 1) backward_rows(const Backward<T> args) {
+  extern __shared__ __align__(16) std::byte shared[];
   static_assert(kWarps % kTeam == 0);
   constexpr int kWidth = kLanesOf<T>;
   constexpr int kTeams = kWarps / kTeam;
@@ -112,15 +118,18 @@ __global__ void __launch_bounds__(kThreads, 1) backward_rows(const Backward<T> a
   int buffer = 0;
   std::int64_t row = std::int64_t{blockIdx.x} * kTeams + team;
   auto next = Row<T, kVectors>::load(args, row, columns);
+  Gate gate(shared, args.gate, row, step, args.rows, args.width);
   for (; row - team < args.rows; row += step) {
     const auto now = next;
     next = Row<T, kVectors>::load(args, row + step, columns);
+    gate.begin(row);
     float sum_d = 0.0F;
     float sum_dx = 0.0F;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       float slope[kWidth], normed[kWidth];
       unpack(now.dy[i], slope);
+      gate.add_to(slope, i);
       unpack(now.x[i], normed);
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
@@ -140,6 +149,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_rows(const Backward<T> a
     for (int i = 0; i < kVectors; ++i) {
       float slope[kWidth], normed[kWidth], dx[kWidth];
       unpack(now.dy[i], slope);
+      gate.add_to(slope, i);
       unpack(now.x[i], normed);
       unpack(now.dx[i], dx);
 #pragma unroll
@@ -256,6 +266,34 @@ __global__ void shares_plain(const Backward<T> args) {
   to[2 * args.width] = dx_sum;
 }
 
+template <class T, int kVectors, int kTeam, class Gate>
+void launch_rows(Context& ctx, const Backward<T>& args, unsigned blocks) {
+  const auto kernel = backward_rows<T, kVectors, kTeam, Gate>;
+  if (Gate::kBytes > 0) {
+    CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Gate::kBytes));
+  }
+  kernel<<<blocks, kThreads, Gate::kBytes, stream_of(ctx)>>>(args);
+  CUDA_CHECK_LAUNCH();
+}
+
+/// Whether a block has room for a gate's part besides what it has without.
+template <int kVectors, int kTeam>
+bool gate_fits(const Context& ctx) {
+  constexpr int kOthers = 3 * kVectors * 8 * kTeam * static_cast<int>(kWarp * sizeof(float)) + 1024;
+  return kOthers + GateOnTheWay<kVectors, kTeam, kWarps>::kBytes <= shared_bytes(ctx);
+}
+
+/// Whether rows get the gate's part of their gradient on the way.
+template <class T>
+bool takes_gate(const Context& ctx, const Backward<T>& args) {
+  bool fits = false;
+  const auto look = [&](auto vectors, auto team) { fits = gate_fits<vectors, team>(ctx); };
+  return kHasGate<T> && args.gate.outputs <= GateGradient::kMostOutputs &&
+         aligned16(args.dy, args.x, args.gain, args.dx, args.gate.weight) &&
+         with_team<T>(args.width, look) && fits;
+}
+
 /// Adds to dx and returns shares of dgain, dbias and dx_sum, in scratch.
 template <class T>
 Tensor backward(Context& ctx, Backward<T>& args) {
@@ -269,8 +307,13 @@ Tensor backward(Context& ctx, Backward<T>& args) {
   const auto run = [&](auto vectors, auto team) {
     const auto blocks = ceil_div<std::int64_t>(args.rows, kWarps / team);
     const unsigned count = make_shares(std::min<std::int64_t>(multiprocessors(ctx), blocks));
-    backward_rows<T, vectors, team><<<count, kThreads, 0, stream_of(ctx)>>>(args);
-    CUDA_CHECK_LAUNCH();
+    if constexpr (kHasGate<T>) {
+      if (args.gate.weight != nullptr) {
+        launch_rows<T, vectors, team, GateOnTheWay<vectors, team, kWarps>>(ctx, args, count);
+        return;
+      }
+    }
+    launch_rows<T, vectors, team, NoGate>(ctx, args, count);
   };
   if (aligned16(args.dy, args.x, args.gain, args.dx) && with_team<T>(args.width, run)) {
     return shares;
@@ -298,7 +341,18 @@ void norm_backward(Context& ctx, const NormBackward& args) {
                      .dx = data_of<T>(args.dx),
                      .shares = nullptr,
                      .rows = args.x.rows(),
-                     .width = static_cast<int>(args.x.cols())};
+                     .width = static_cast<int>(args.x.cols()),
+                     .gate = {}};
+    if (args.gate_weight) {
+      rows.gate = {.weight = args.gate_weight.f32(),
+                   .dlogits = args.dlogits.f32(),
+                   .outputs = static_cast<int>(args.dlogits.cols())};
+      if (!takes_gate(ctx, rows)) {
+        rows.gate = {};
+        carope::linear_backward_input(ctx, args.dlogits, args.gate_weight, args.dy,
+                                      Write::kAccumulate);
+      }
+    }
     const Tensor shares = backward(ctx, rows);
     add_shares(ctx, shares, std::array{args.dweights.gain, args.dweights.bias, args.dx_sum},
                args.write);

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "core/parallel.h"
+#include "ops/linear.h"
 #include "ops/norm.h"
 
 namespace carope::cpu {
@@ -76,32 +77,22 @@ void row_backward(const NormBackward& args, std::int64_t row, float* sums) {
 
 }  // namespace
 
-void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const Normed& out) {
+void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const Normed& out,
+                const NormGate& gate) {
   parallel_blocks(ctx, x.rows(), kRows, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       normalise(x.f32() + row * x.cols(), x.cols(), weights, out, row);
     }
   });
-}
-
-void add_norm(Context& ctx, const Tensor& x, const Tensor& branch, const NormWeights& weights,
-              const Tensor& sum, const Normed& out) {
-  const std::int64_t width = x.cols();
-  parallel_blocks(ctx, x.rows(), kRows, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      const float* left = x.f32() + row * width;
-      const float* right = branch.f32() + row * width;
-      float* total = sum.f32() + row * width;
-#pragma omp simd
-      for (std::int64_t c = 0; c < width; ++c) {
-        total[c] = left[c] + right[c];
-      }
-      normalise(total, width, weights, out, row);
-    }
-  });
+  if (gate.weight) {
+    linear(ctx, out.y, gate.weight, gate.bias, gate.logits, Rounding::kByRow);
+  }
 }
 
 void norm_backward(Context& ctx, const NormBackward& args) {
+  if (args.gate_weight) {
+    linear_backward_input(ctx, args.dlogits, args.gate_weight, args.dy, Write::kAccumulate);
+  }
   const std::int64_t width = args.x.cols();
   const std::int64_t blocks = (args.x.rows() + kRows - 1) / kRows;
   const std::int64_t stride = (args.dx_sum ? 3 : 2) * width;

@@ -3,6 +3,8 @@
 #include <type_traits>
 
 #include "ops/early_start.cuh"
+#include "ops/linear.h"
+#include "ops/norm_gate_cuda.h"
 
 // A warp has a row, in registers where the width is a common one: lane i holds the vectors i,
 // i + 32, ... of the row, so that mean and variance take two passes over registers and none over
@@ -46,8 +48,6 @@ bool with_vectors(std::int64_t width, const Launch& launch) {
 template <class T>
 struct Forward {
   const T* x;
-  const T* branch;  // added to x
-  T* sum;           // gets the result; may be x
   const float* gain;
   const float* bias;
   T* y;
@@ -61,8 +61,7 @@ __device__ float rstd_of(float squares, int width) {
   return rsqrtf(squares / static_cast<float>(width) + kNormEpsilon);
 }
 
-/// What is normalised is the sum as it is stored, rounded to T: the backward pass reads it again.
-template <class T, int kVectors, bool kAdd>
+template <class T, int kVectors>
 __global__ void __launch_bounds__(kThreads) norm_rows(const Forward<T> args) {
   constexpr int kWidth = kLanesOf<T>;
   const std::int64_t row = std::int64_t{blockIdx.x} * kRows + threadIdx.x / kWarp;
@@ -81,23 +80,6 @@ __global__ void __launch_bounds__(kThreads) norm_rows(const Forward<T> args) {
   Vec<T, kWidth> x[kVectors];
   for_each_vector<T, kVectors>(
       args.width, [&](int i, int column) { x[i] = Vec<T, kWidth>::load(args.x + start + column); });
-  if constexpr (kAdd) {
-    Vec<T, kWidth> branch[kVectors];
-    for_each_vector<T, kVectors>(args.width, [&](int i, int column) {
-      branch[i] = Vec<T, kWidth>::load(args.branch + start + column);
-    });
-    for_each_vector<T, kVectors>(args.width, [&](int i, int column) {
-      float total[kWidth], added[kWidth];
-      unpack(x[i], total);
-      unpack(branch[i], added);
-#pragma unroll
-      for (int k = 0; k < kWidth; ++k) {
-        total[k] += added[k];
-      }
-      x[i] = pack<T>(total);
-      x[i].store(args.sum + start + column);
-    });
-  }
 
   float sum = 0.0F;
   for_each_vector<T, kVectors>(args.width, [&](int i, int) {
@@ -137,7 +119,7 @@ __global__ void __launch_bounds__(kThreads) norm_rows(const Forward<T> args) {
   }
 }
 
-template <class T, bool kAdd>
+template <class T>
 __global__ void __launch_bounds__(kThreads) norm_rows_plain(const Forward<T> args) {
   const std::int64_t row = std::int64_t{blockIdx.x} * kRows + threadIdx.x / kWarp;
   let_next_begin();
@@ -147,13 +129,9 @@ __global__ void __launch_bounds__(kThreads) norm_rows_plain(const Forward<T> arg
   }
   const int lane = threadIdx.x % kWarp;
   const std::int64_t start = row * args.width;
-  const T* x = (kAdd ? args.sum : args.x) + start;
+  const T* x = args.x + start;
   float sum = 0.0F;
   for (int c = lane; c < args.width; c += kWarp) {
-    if constexpr (kAdd) {
-      args.sum[start + c] =
-          from_float<T>(to_float(args.x[start + c]) + to_float(args.branch[start + c]));
-    }
     sum += to_float(x[c]);
   }
   const float mean = warp_sum(sum) / static_cast<float>(args.width);
@@ -172,24 +150,21 @@ __global__ void __launch_bounds__(kThreads) norm_rows_plain(const Forward<T> arg
   }
 }
 
-template <class T, bool kAdd>
+template <class T>
 void forward(Context& ctx, const Forward<T>& args) {
   const auto run = [&](auto* kernel) {
     const auto blocks = static_cast<unsigned>(ceil_div<std::int64_t>(args.rows, kRows));
     launch_early(ctx, kernel, dim3(blocks), kThreads, args);
   };
-  const bool aligned = aligned16(args.x, args.branch, args.sum, args.gain, args.bias, args.y);
-  if (!aligned ||
-      !with_vectors<T>(args.width, [&](auto vectors) { run(norm_rows<T, vectors, kAdd>); })) {
-    run(norm_rows_plain<T, kAdd>);
+  const bool aligned = aligned16(args.x, args.gain, args.bias, args.y);
+  if (!aligned || !with_vectors<T>(args.width, [&](auto vectors) { run(norm_rows<T, vectors>); })) {
+    run(norm_rows_plain<T>);
   }
 }
 
 template <class T>
 Forward<T> forward_args(const Tensor& x, const NormWeights& weights, const Normed& out) {
   return {.x = data_of<T>(x),
-          .branch = nullptr,
-          .sum = nullptr,
           .gain = weights.gain.f32(),
           .bias = weights.bias.f32(),
           .y = data_of<T>(out.y),
@@ -201,22 +176,18 @@ Forward<T> forward_args(const Tensor& x, const NormWeights& weights, const Norme
 
 }  // namespace
 
-void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const Normed& out) {
+void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const Normed& out,
+                const NormGate& gate) {
+  if (gate.weight && norm_with_gate(ctx, x, weights, out, gate)) {
+    return;
+  }
   visit_float(x.dtype(), [&](auto type) {
     using T = decltype(type);
-    forward<T, false>(ctx, forward_args<T>(x, weights, out));
+    forward<T>(ctx, forward_args<T>(x, weights, out));
   });
-}
-
-void add_norm(Context& ctx, const Tensor& x, const Tensor& branch, const NormWeights& weights,
-              const Tensor& sum, const Normed& out) {
-  visit_float(x.dtype(), [&](auto type) {
-    using T = decltype(type);
-    Forward<T> args = forward_args<T>(x, weights, out);
-    args.branch = data_of<T>(branch);
-    args.sum = data_of<T>(sum);
-    forward<T, true>(ctx, args);
-  });
+  if (gate.weight) {
+    carope::linear(ctx, out.y, gate.weight, gate.bias, gate.logits, Rounding::kByRow);
+  }
 }
 
 }  // namespace carope::cuda

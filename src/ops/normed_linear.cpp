@@ -12,13 +12,12 @@ void normed_linear(Context& ctx, const NormedLinear& args, Rounding rounding) {
                     "a layer and the norm before it do not fit together");
   check_shape(args.y, {args.x.rows(), args.weight.rows()}, "the result of a layer behind a norm");
   if (ctx.device().kind == DeviceKind::kCuda && cuda::normed_row(ctx, args)) {
+    if (args.gate.weight) {
+      linear(ctx, args.normed.y, args.gate.weight, args.gate.bias, args.gate.logits);
+    }
     return;
   }
-  if (args.branch) {
-    add_norm(ctx, args.x, args.branch, args.norm, args.sum, args.normed);
-  } else {
-    layer_norm(ctx, args.x, args.norm, args.normed);
-  }
+  layer_norm(ctx, args.x, args.norm, args.normed, args.gate);
   if (args.pre) {
     linear_gelu(ctx, args.normed.y, args.weight, args.bias, args.pre, args.y, rounding);
   } else {

@@ -7,18 +7,17 @@ namespace carope {
 
 /// A layer norm and the dense layer behind it.
 struct NormedLinear {
-  Tensor x;         // [N, C]
-  Tensor branch{};  // [N, C] added to x before the norm; or empty
-  Tensor sum{};     // [N, C] what is normalised then
+  Tensor x;  // [N, C]
   NormWeights norm;
   Normed normed;
-  Tensor weight;  // [O, C]
-  Tensor bias;    // [O]
-  Tensor pre{};   // [N, O] the input of a GELU behind it all; or empty
-  Tensor y;       // [N, O]
+  NormGate gate{};  // reads the norm's result too
+  Tensor weight;    // [O, C]
+  Tensor bias;      // [O]
+  Tensor pre{};     // [N, O] the input of a GELU behind it all; or empty
+  Tensor y;         // [N, O]
 };
 
-/// layer_norm() or add_norm(), then linear() or linear_gelu(); in one pass where there is one row.
+/// layer_norm(), then linear() or linear_gelu(); in one pass where there is one row.
 void normed_linear(Context& ctx, const NormedLinear& args,
                    Rounding rounding = Rounding::kAsFastest);
 

@@ -14,9 +14,7 @@ constexpr int kMostColumns = 1024;
 
 template <class T>
 struct NormedRow {
-  const T* x;       // [columns]
-  const T* branch;  // [columns] or null
-  T* sum;           // [columns] or null
+  const T* x;  // [columns]
   const float* gain;
   const float* shift;
   T* normed;  // [columns]
@@ -62,18 +60,6 @@ __global__ void __launch_bounds__(kThreads) normed_row_kernel(const NormedRow<T>
   wait_for_previous();
   Vec<T, N> x[kVectors];
   for_each_vector([&](int i, int column) { x[i] = Vec<T, N>::load(row.x + column); });
-  if (row.branch != nullptr) {
-    for_each_vector([&](int i, int column) {
-      float total[N], added[N];
-      unpack(x[i], total);
-      unpack(Vec<T, N>::load(row.branch + column), added);
-#pragma unroll
-      for (int k = 0; k < N; ++k) {
-        total[k] += added[k];
-      }
-      x[i] = pack<T>(total);
-    });
-  }
   float sum = 0.0F;
   for_each_vector([&](int i, int) {
     float values[N];
@@ -117,9 +103,6 @@ __global__ void __launch_bounds__(kThreads) normed_row_kernel(const NormedRow<T>
     }
     if (keeps) {
       normed.store(row.normed + column);
-      if (row.sum != nullptr) {
-        x[i].store(row.sum + column);
-      }
     }
   });
   product = warp_sum(product);
@@ -142,20 +125,16 @@ __global__ void __launch_bounds__(kThreads) normed_row_kernel(const NormedRow<T>
 bool normed_row(Context& ctx, const NormedLinear& args) {
   const std::int64_t columns = args.x.cols();
   const DType type = args.x.dtype();
-  // Some warps may still read x while one writes the sum.
-  const bool apart = !args.branch || args.sum.raw() != args.x.raw();
-  if (args.x.rows() != 1 || columns > kMostColumns || columns % kLanesOf<bf16> != 0 || !apart ||
+  if (args.x.rows() != 1 || columns > kMostColumns || columns % kLanesOf<bf16> != 0 ||
       args.weight.dtype() != type || args.y.dtype() != type ||
       (args.bias && args.bias.dtype() != type) ||
-      !aligned16(args.x.raw(), args.branch.raw(), args.sum.raw(), args.norm.gain.raw(),
-                 args.norm.bias.raw(), args.normed.y.raw(), args.weight.raw())) {
+      !aligned16(args.x.raw(), args.norm.gain.raw(), args.norm.bias.raw(), args.normed.y.raw(),
+                 args.weight.raw())) {
     return false;
   }
   visit_float(type, [&](auto zero) {
     using T = decltype(zero);
     const NormedRow<T> row{.x = data_of<T>(args.x),
-                           .branch = data_of<T>(args.branch),
-                           .sum = data_of<T>(args.branch ? args.sum : Tensor{}),
                            .gain = args.norm.gain.f32(),
                            .shift = args.norm.bias.f32(),
                            .normed = data_of<T>(args.normed.y),

@@ -94,21 +94,21 @@ struct SharedRows {
   /// The 16 x 16 matrix at (row, 16 * column). As the left factor of a product its parts are in
   /// order; as the right factor in a product with its transpose, columns 0..7 of the result take
   /// parts 0 and 2, columns 8..15 parts 1 and 3.
-  __device__ Fragment load(int row, int column) const {
+  __device__ Fragment load(int row, int column, int lane = threadIdx.x % kWarp) const {
     Fragment f;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(f.part[0]), "=r"(f.part[1]), "=r"(f.part[2]), "=r"(f.part[3])
-                 : "r"(lane_address(row, column))
+                 : "r"(lane_address(row, column, lane))
                  : "memory");
     return f;
   }
   /// The same as the right factor of a product: columns 0..7 of the result take parts 0 and 1,
   /// columns 8..15 parts 2 and 3.
-  __device__ Fragment load_right(int row, int column) const {
+  __device__ Fragment load_right(int row, int column, int lane = threadIdx.x % kWarp) const {
     Fragment f;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(f.part[0]), "=r"(f.part[1]), "=r"(f.part[2]), "=r"(f.part[3])
-                 : "r"(lane_address(row, column))
+                 : "r"(lane_address(row, column, lane))
                  : "memory");
     return f;
   }
@@ -116,8 +116,7 @@ struct SharedRows {
  private:
   /// Lanes 8i .. 8i + 7 name the rows of part i: parts 1 and 3 are eight rows below 0 and 2, parts
   /// 2 and 3 eight columns to the right of 0 and 1.
-  __device__ std::uint32_t lane_address(int row, int column) const {
-    const int lane = threadIdx.x % kWarp;
+  __device__ std::uint32_t lane_address(int row, int column, int lane) const {
     return at(row + lane % 16, 2 * column + lane / 16);
   }
 };

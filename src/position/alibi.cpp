@@ -7,7 +7,7 @@ namespace carope {
 namespace {
 
 /// Attention with linear biases: head h of H is penalised by 2^(-8(h+1)/H) a token of distance.
-class Alibi : public PositionEncoding {
+class Alibi : public UnrotatedEncoding {
  public:
   explicit Alibi(const EncodingSetup& setup) {
     const std::int64_t heads = setup.shape.heads;

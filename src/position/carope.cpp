@@ -12,7 +12,8 @@ enum class Source : std::uint8_t { kHidden, kEmbedding };
 /// sets how far the head's clock turns at that token.
 class ContextAwareRotary : public PositionEncoding {
  public:
-  explicit ContextAwareRotary(const EncodingSetup& setup) : shape_(setup.shape) {
+  explicit ContextAwareRotary(const EncodingSetup& setup)
+      : shape_(setup.shape), device_(setup.device), compute_(setup.compute) {
     check_rotary(setup.shape);
     OptionReader& options = setup.options;
     op_ = {.heads = setup.shape.heads,
@@ -44,15 +45,23 @@ class ContextAwareRotary : public PositionEncoding {
     return specs;
   }
 
-  Reads reads() const override {
-    return {.hidden = source_ == Source::kHidden, .embedding = source_ == Source::kEmbedding};
-  }
+  bool reads_embedding() const override { return source_ == Source::kEmbedding; }
 
   std::vector<TensorSpec> saved(const Sequence& seq) const override {
-    return {gate_spec(seq), carope_carry_spec(op_, seq, shape_.pairs())};
+    std::vector<TensorSpec> specs{gate_spec(seq), carope_carry_spec(op_, seq, shape_.pairs())};
+    if (goes_through(seq)) {
+      specs.push_back({phase_shape(seq), DType::kU16});
+    }
+    return specs;
   }
 
-  std::vector<TensorSpec> workspace(const Sequence& seq) const override { return {gate_spec(seq)}; }
+  std::vector<TensorSpec> workspace(const Sequence& seq) const override {
+    std::vector<TensorSpec> specs{gate_spec(seq)};
+    if (goes_through(seq)) {
+      specs.push_back({phase_shape(seq), DType::kBF16});
+    }
+    return specs;
+  }
 
   std::vector<TensorSpec> decode_state(std::int64_t batch) const override {
     return {{{batch, shape_.heads, shape_.pairs()}, DType::kU32}};
@@ -61,14 +70,32 @@ class ContextAwareRotary : public PositionEncoding {
   void rotate(Context& ctx, const Sequence& seq, const LayerView& layer,
               const Tensor& qkv) const override {
     const Tensor& logits = layer.saved[0];
-    // A product so narrow is no slower by row.
-    linear(ctx, input(layer), layer.weights[0], bias(layer.weights), logits, Rounding::kByRow);
+    if (source_ == Source::kEmbedding) {
+      // A product so narrow is no slower by row.
+      linear(ctx, layer.embedding, layer.weights[0], bias(layer.weights), logits, Rounding::kByRow);
+    }
     carope(ctx, op_, seq, logits, qkv, layer.saved[1],
-           layer.state.empty() ? Tensor{} : layer.state[0]);
+           layer.state.empty() ? Tensor{} : layer.state[0], phases(layer));
+  }
+
+  std::optional<TokenRotation> token_rotation(const LayerView& layer) const override {
+    return TokenRotation{.layout = op_.layout,
+                         .gate_weight = layer.weights[0],
+                         .gate_bias = bias(layer.weights),
+                         .state = layer.state[0],
+                         .exponent_start = op_.exponent_start,
+                         .gate_reads_embedding = source_ == Source::kEmbedding};
   }
 
   bool has_gate() const override { return true; }
   Tensor gate_logits(const LayerView& layer) const override { return layer.saved[0]; }
+  NormGate gate(const LayerView& layer) const override {
+    if (source_ == Source::kEmbedding) {
+      return {};
+    }
+    return {.weight = layer.weights[0], .bias = bias(layer.weights), .logits = layer.saved[0]};
+  }
+  Tensor gate_logits_gradient(const LayerView& layer) const override { return layer.workspace[0]; }
 
   void rotate_backward(Context& ctx, const Sequence& seq, const LayerView& layer, const Tensor& qkv,
                        const Tensor& dqkv, const LayerGradients& gradients) const override {
@@ -79,17 +106,45 @@ class ContextAwareRotary : public PositionEncoding {
                      .qkv = qkv,
                      .dqkv = dqkv,
                      .dlogits = dlogits});
+    logits_backward(ctx, layer, gradients);
+  }
+
+  std::optional<AttentionInput> attention_input(const LayerView& layer) const override {
+    if (!phases(layer)) {
+      return std::nullopt;
+    }
+    return AttentionInput{
+        .layout = op_.layout, .phases = phases(layer), .torque = layer.workspace[1]};
+  }
+
+  void gate_backward(Context& ctx, const Sequence& seq, const LayerView& layer,
+                     const LayerGradients& gradients) const override {
+    carope_gate_backward(ctx, op_, seq, layer.saved[0], layer.workspace[1], layer.workspace[0]);
+    logits_backward(ctx, layer, gradients);
+  }
+
+ private:
+  void logits_backward(Context& ctx, const LayerView& layer,
+                       const LayerGradients& gradients) const {
+    const Tensor& dlogits = layer.workspace[0];
     linear_backward_weight(ctx, input(layer), dlogits, gradients.weights[0],
                            bias(gradients.weights), gradients.write);
-    if (source_ == Source::kHidden) {
-      linear_backward_input(ctx, dlogits, layer.weights[0], gradients.dhidden, Write::kOverwrite);
-    } else {
+    if (source_ == Source::kEmbedding) {
       linear_backward_input(ctx, dlogits, layer.weights[0], gradients.dembedding,
                             Write::kAccumulate);
     }
   }
 
- private:
+  /// Whether the backward pass may come from attention's, which needs each token's phases for it.
+  bool goes_through(const Sequence& seq) const {
+    return attention_goes_through(device_, compute_, shape_.head_dim(), seq.length);
+  }
+  Shape phase_shape(const Sequence& seq) const {
+    return {seq.batch, seq.length, shape_.heads, shape_.pairs()};
+  }
+  static Tensor phases(const LayerView& layer) {
+    return layer.saved.size() > 2 ? layer.saved[2] : Tensor{};
+  }
   TensorSpec gate_spec(const Sequence& seq) const {
     return {{seq.batch, seq.length, shape_.heads}};
   }
@@ -99,6 +154,8 @@ class ContextAwareRotary : public PositionEncoding {
   Tensor bias(std::span<const Tensor> tensors) const { return bias_ ? tensors[1] : Tensor{}; }
 
   ModelShape shape_;
+  Device device_;
+  DType compute_;
   Carope op_;
   Source source_;
   bool bias_;

@@ -9,8 +9,9 @@
 #include "core/context.h"
 #include "core/options.h"
 #include "core/parameter.h"
-#include "ops/sequence.h"
-#include "ops/write.h"
+#include "ops/attention.h"
+#include "ops/norm.h"
+#include "ops/token_pass.h"
 
 namespace carope {
 
@@ -30,7 +31,7 @@ struct LayerView {
   std::int64_t index;               // of the layer, from 0
   std::span<const Tensor> weights;  // layer_parameters()
   Tensor hidden;                    // [B, T, C] the layer's normalised input
-  Tensor embedding;                 // [B, T, C] the tokens' embedding; only where reads().embedding
+  Tensor embedding;                 // [B, T, C] the tokens' embedding; only where reads_embedding()
   std::span<const Tensor> saved;    // saved(): kept from rotate to rotate_backward
   std::span<const Tensor> workspace;  // workspace(): shared by all layers, lost after the call
   std::span<const Tensor>
@@ -41,8 +42,7 @@ struct LayerView {
 struct LayerGradients {
   std::span<const Tensor> weights;
   Write write;        // of weights
-  Tensor dhidden;     // written where reads().hidden
-  Tensor dembedding;  // added to where reads().embedding
+  Tensor dembedding;  // added to where reads_embedding()
 };
 
 /// How a model knows the order of its tokens. An encoding overrides what it needs; the model calls
@@ -68,12 +68,8 @@ class PositionEncoding {
 
   // Rotary encodings turn q and k of each layer in place, in qkv [B, T, 3C]; the backward pass gets
   // the turned qkv and turns dqkv back.
-  struct Reads {
-    bool hidden = false;
-    bool embedding = false;
-  };
-  /// What of the layer's view rotate() depends on.
-  virtual Reads reads() const { return {}; }
+  /// Whether rotate() reads the tokens' embedding.
+  virtual bool reads_embedding() const { return false; }
   virtual std::vector<TensorSpec> saved(const Sequence& /*seq*/) const { return {}; }
   virtual std::vector<TensorSpec> workspace(const Sequence& /*seq*/) const { return {}; }
   virtual void rotate(Context& /*ctx*/, const Sequence& /*seq*/, const LayerView& /*layer*/,
@@ -82,10 +78,29 @@ class PositionEncoding {
                                const LayerView& /*layer*/, const Tensor& /*qkv*/,
                                const Tensor& /*dqkv*/, const LayerGradients& /*gradients*/) const {}
 
+  /// How rotate() turned q and k, for a backward pass of attention that goes on through it; none
+  /// where rotate_backward() alone can undo it.
+  virtual std::optional<AttentionInput> attention_input(const LayerView& /*layer*/) const {
+    return std::nullopt;
+  }
+  /// What is left of rotate_backward() after such a pass.
+  virtual void gate_backward(Context& /*ctx*/, const Sequence& /*seq*/, const LayerView& /*layer*/,
+                             const LayerGradients& /*gradients*/) const {}
+  /// What rotate() does to a single token that continues the layer's state, for a kernel that does
+  /// it among other things; none where only rotate() knows.
+  virtual std::optional<TokenRotation> token_rotation(const LayerView& /*layer*/) const {
+    return std::nullopt;
+  }
+
   /// Whether a gate sets each token's frequency, f = 1 / (softplus(z) + 1), and the logits
   /// z [B, T, H], as rotate() left them in `saved`.
   virtual bool has_gate() const { return false; }
   virtual Tensor gate_logits(const LayerView& /*layer*/) const { return {}; }
+  /// The gate where it reads the layer's normalised input: the model computes its logits along with
+  /// that, before rotate(), and takes their gradient as rotate_backward() or gate_backward() left
+  /// it back into the layer.
+  virtual NormGate gate(const LayerView& /*layer*/) const { return {}; }
+  virtual Tensor gate_logits_gradient(const LayerView& /*layer*/) const { return {}; }
 
   /// Biased attention: slopes [H] of a penalty that grows with distance, or empty.
   virtual Tensor attention_slopes() const { return {}; }
@@ -95,10 +110,22 @@ class PositionEncoding {
   virtual std::vector<TensorSpec> decode_state(std::int64_t /*batch*/) const { return {}; }
 };
 
+/// An encoding that leaves q and k as they are.
+class UnrotatedEncoding : public PositionEncoding {
+ public:
+  std::optional<AttentionInput> attention_input(const LayerView& /*layer*/) const override {
+    return AttentionInput{};
+  }
+  std::optional<TokenRotation> token_rotation(const LayerView& /*layer*/) const override {
+    return TokenRotation{};
+  }
+};
+
 /// What a factory of encodings gets.
 struct EncodingSetup {
   ModelShape shape;
   Device device;
+  DType compute;  // of activations
   OptionReader& options;
 };
 

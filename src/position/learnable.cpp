@@ -5,7 +5,7 @@ namespace carope {
 namespace {
 
 /// One trained vector a position, added to the embedding.
-class Learnable : public PositionEncoding {
+class Learnable : public UnrotatedEncoding {
  public:
   explicit Learnable(const EncodingSetup& setup)
       : positions_(setup.options.integer("positions", setup.shape.length, 1)),

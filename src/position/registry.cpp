@@ -46,12 +46,12 @@ std::vector<std::string> encoding_names() {
 std::string default_encoding() { return "carope"; }
 
 std::unique_ptr<PositionEncoding> make_encoding(const std::string& name, const ModelShape& shape,
-                                                Device device, const Options& options,
+                                                const Placement& placement, const Options& options,
                                                 Options* resolved) {
   for (const Entry& entry : kEncodings) {
     if (name == entry.name) {
       OptionReader reader("position", options);
-      auto encoding = entry.make({shape, device, reader});
+      auto encoding = entry.make({shape, placement.device, placement.compute, reader});
       const Options read = reader.finish();
       if (resolved != nullptr) {
         *resolved = read;

@@ -19,10 +19,18 @@ class Rope : public PositionEncoding {
     rotary(ctx, rotary_, seq, Direction::kForward, qkv);
   }
 
+  std::optional<TokenRotation> token_rotation(const LayerView& /*layer*/) const override {
+    return TokenRotation{.layout = rotary_.layout, .increments = rotary_.increments};
+  }
+
   void rotate_backward(Context& ctx, const Sequence& seq, const LayerView& /*layer*/,
                        const Tensor& /*qkv*/, const Tensor& dqkv,
                        const LayerGradients& /*gradients*/) const override {
     rotary(ctx, rotary_, seq, Direction::kBackward, dqkv);
+  }
+
+  std::optional<AttentionInput> attention_input(const LayerView& /*layer*/) const override {
+    return AttentionInput{.layout = rotary_.layout, .increments = rotary_.increments};
   }
 
  private:

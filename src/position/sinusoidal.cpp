@@ -11,7 +11,7 @@ namespace {
 
 /// Fixed sines and cosines, added to the embedding. The default scale gives them the root mean
 /// square of a fresh embedding; at scale 1 they drown it.
-class Sinusoidal : public PositionEncoding {
+class Sinusoidal : public UnrotatedEncoding {
  public:
   explicit Sinusoidal(const EncodingSetup& setup)
       : scale_(static_cast<float>(setup.options.number("scale", 0.02 * std::numbers::sqrt2, 0.0))) {

@@ -42,18 +42,29 @@ struct GeluCase {
 };
 OpCase gelu_case(const GeluCase& c);
 
-enum class Sum : std::uint8_t {
-  kNone,      // a plain layer norm
-  kSeparate,  // add_norm, whose sum has memory of its own
-  kInPlace,   // add_norm, whose sum replaces the residual
-};
 struct NormCase {
   std::int64_t rows, width;
-  Sum sum = Sum::kNone;
   double mean = 0.0;  // of the input
   Write write = Write::kOverwrite;
 };
 OpCase norm_case(const NormCase& c);
+
+/// A layer that adds to a residual, and the norm of that.
+struct ResidualNormCase {
+  std::int64_t rows, in, width;
+  bool bias = true;
+  Write write = Write::kOverwrite;
+  Rounding rounding = Rounding::kAsFastest;
+};
+OpCase residual_norm_case(const ResidualNormCase& c);
+
+/// A layer norm with a gate behind it.
+struct GatedNormCase {
+  std::int64_t rows, width, heads;
+  bool bias = true;  // of the gate
+  Write write = Write::kOverwrite;
+};
+OpCase gated_norm_case(const GatedNormCase& c);
 
 struct EmbeddingCase {
   std::int64_t batch, length, vocabulary, width;
@@ -110,6 +121,9 @@ struct CaropeCase {
   double gate_offset = 0.0;
 };
 OpCase carope_case(const CaropeCase& c);
+
+/// The gate's part of the backward pass, from the gradients of the phases.
+OpCase carope_gate_backward_case(const CaropeCase& c);
 
 /// The sequence comes in pieces of these lengths, and a phase state links them.
 OpCase carope_pieces_case(const CaropeCase& c, const std::vector<std::int64_t>& pieces);

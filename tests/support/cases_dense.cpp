@@ -128,92 +128,168 @@ OpCase gelu_case(const GeluCase& c) {
 }
 
 OpCase norm_case(const NormCase& c) {
-  constexpr std::size_t kX = 0, kGain = 1, kBias = 2, kBranch = 3, kShift = 4;  // inputs
-  constexpr std::size_t kY = 0, kMean = 1, kDeviation = 2, kSum = 3;            // outputs
-  const bool adds = c.sum != Sum::kNone;
-  OpCase op{.op = adds ? "add_norm" : "layer_norm",
-            .variant = fmt::format("rows{}_width{}{}{}{}", c.rows, c.width,
-                                   c.sum == Sum::kInPlace ? "_in_place" : "",
+  OpCase op{.op = "layer_norm",
+            .variant = fmt::format("rows{}_width{}{}{}", c.rows, c.width,
                                    c.mean != 0.0 ? "_off_centre" : "", suffix(c.write))};
-  // What rounding the sum moves is small beside the sum, but not beside its deviation, nor beside
-  // the mean of a few numbers: these are multiples of 1/64, whose sums bf16 holds exactly.
-  const bool exact = adds && c.rows * c.width < 10;
-  const bool rounds = adds && !exact;
-  op.condition = rounds && c.mean != 0.0 ? 3.0 : 1.0;
-  // A norm's backward pass adds to its input's gradient; in add_norm that already holds the
-  // gradient of the sum, which flows past the norm to residual and branch alike.
+  // A norm's backward pass adds to its input's gradient.
   op.inputs = {
-      {.name = "x",
-       .shape = {c.rows, c.width},
-       .offset = c.mean,
-       .step = exact ? 0x1p-6 : 0.0,
-       .write = Write::kAccumulate},
+      {.name = "x", .shape = {c.rows, c.width}, .offset = c.mean, .write = Write::kAccumulate},
       {.name = "gain",
        .shape = {c.width},
        .precision = Precision::kFull,
        .scale = 0.5,
        .offset = 1.0,
-       .write = c.write,
-       .gradient_follows_rounding = rounds},
+       .write = c.write},
       {.name = "bias", .shape = {c.width}, .precision = Precision::kFull, .write = c.write}};
   const auto statistic = [&](const char* name) {
-    return Output{.name = name,
-                  .shape = {c.rows},
-                  .precision = Precision::kFull,
-                  .follows_rounding = rounds,
-                  .differentiable = false};
+    return Output{
+        .name = name, .shape = {c.rows}, .precision = Precision::kFull, .differentiable = false};
   };
   op.outputs = {{.name = "y", .shape = {c.rows, c.width}}, statistic("mean"), statistic("rstd")};
-  if (adds) {
-    op.inputs[kX].gradient_starts_as = kSum;
-    op.inputs.push_back({.name = "branch",
-                         .shape = {c.rows, c.width},
-                         .scale = 0.5,
-                         .step = exact ? 0x1p-6 : 0.0,
-                         .differentiable = false});
-    // The bias of the layer that made the branch, which already has it: here it is zero.
-    op.inputs.push_back({.name = "branch's bias",
+  op.forward = [](Context& ctx, const OpTensors& t) {
+    layer_norm(ctx, t.in[0], {.gain = t.in[1], .bias = t.in[2]},
+               {.y = t.out[0], .mean = t.out[1], .rstd = t.out[2]});
+  };
+  op.backward = [c](Context& ctx, const OpTensors& t) {
+    norm_backward(ctx, {.dy = t.d_out[0],
+                        .x = t.in[0],
+                        .normed = {.y = t.out[0], .mean = t.out[1], .rstd = t.out[2]},
+                        .gain = t.in[1],
+                        .dx = t.d_in[0],
+                        .dweights = {.gain = t.d_in[1], .bias = t.d_in[2]},
+                        .write = c.write});
+  };
+  op.reference = [](const std::vector<Values>& in) {
+    const reference::Normed normed = reference::layer_norm(in[0], in[1], in[2]);
+    return std::vector<Values>{normed.y, normed.mean, normed.rstd};
+  };
+  op.tokens = c.rows;
+  return op;
+}
+
+OpCase residual_norm_case(const ResidualNormCase& c) {
+  enum In : std::size_t { kH, kWeight, kX, kGain, kShift, kBias };
+  enum Out : std::size_t { kY, kSum };
+  OpCase op{.op = "residual_norm",
+            .variant = fmt::format("rows{}_in{}_width{}{}{}{}", c.rows, c.in, c.width,
+                                   c.bias ? "" : "_no_bias", suffix(c.write), suffix(c.rounding))};
+  const auto of_norm = [&](const char* name, double offset) {
+    return Input{.name = name,
+                 .shape = {c.width},
+                 .precision = Precision::kFull,
+                 .scale = 0.5,
+                 .offset = offset,
+                 .write = c.write,
+                 .gradient_follows_rounding = true};
+  };
+  // The gradient of the sum flows past the norm to residual and branch alike: the backward pass of
+  // the norm adds to it, and what it makes is the gradient of the layer's result.
+  op.inputs = {{.name = "h", .shape = {c.rows, c.in}},
+               {.name = "weight",
+                .shape = {c.width, c.in},
+                .precision = Precision::kWeight,
+                .write = c.write,
+                .gradient_follows_rounding = true},
+               {.name = "x", .shape = {c.rows, c.width}, .gradient_starts_as = kSum},
+               of_norm("gain", 1.0),
+               of_norm("shift", 0.0)};
+  if (c.bias) {
+    op.inputs.push_back({.name = "bias",
                          .shape = {c.width},
                          .precision = Precision::kWeight,
-                         .scale = 0.0,
                          .write = c.write,
                          .gradient_follows_rounding = true});
-    op.outputs.push_back({.name = "sum", .shape = {c.rows, c.width}});
-    if (c.sum == Sum::kInPlace) {
-      op.outputs[kSum].starts_as = kX;
-    }
   }
-  op.forward = [=](Context& ctx, const OpTensors& t) {
-    const NormWeights weights{.gain = t.in[kGain], .bias = t.in[kBias]};
-    const Normed normed{.y = t.out[kY], .mean = t.out[kMean], .rstd = t.out[kDeviation]};
-    if (adds) {
-      const Tensor& x = c.sum == Sum::kInPlace ? t.out[kSum] : t.in[kX];
-      add_norm(ctx, x, t.in[kBranch], weights, t.out[kSum], normed);
-    } else {
-      layer_norm(ctx, t.in[kX], weights, normed);
-    }
+  op.outputs = {{.name = "y", .shape = {c.rows, c.width}},
+                {.name = "sum", .shape = {c.rows, c.width}}};
+  op.saved = {{{c.rows}}, {{c.rows}}};  // mean and rstd, which layer_norm's own cases check
+  op.forward = [c](Context& ctx, const OpTensors& t) {
+    linear_add(ctx, t.in[kH], t.in[kWeight], c.bias ? t.in[kBias] : Tensor{}, t.in[kX], t.out[kSum],
+               c.rounding);
+    layer_norm(ctx, t.out[kSum], {.gain = t.in[kGain], .bias = t.in[kShift]},
+               {.y = t.out[kY], .mean = t.saved[0], .rstd = t.saved[1]});
   };
-  op.backward = [=](Context& ctx, const OpTensors& t) {
+  op.backward = [c](Context& ctx, const OpTensors& t) {
     norm_backward(ctx, {.dy = t.d_out[kY],
-                        .x = adds ? t.out[kSum] : t.in[kX],
-                        .normed = {.y = t.out[kY], .mean = t.out[kMean], .rstd = t.out[kDeviation]},
+                        .x = t.out[kSum],
+                        .normed = {.y = t.out[kY], .mean = t.saved[0], .rstd = t.saved[1]},
                         .gain = t.in[kGain],
                         .dx = t.d_in[kX],
-                        .dweights = {.gain = t.d_in[kGain], .bias = t.d_in[kBias]},
+                        .dweights = {.gain = t.d_in[kGain], .bias = t.d_in[kShift]},
                         .write = c.write,
-                        .dx_sum = adds ? t.d_in[kShift] : Tensor{}});
+                        .dx_sum = c.bias ? t.d_in[kBias] : Tensor{}});
+    linear_backward_weight(ctx, t.in[kH], t.d_in[kX], t.d_in[kWeight], {}, c.write);
+    linear_backward_input(ctx, t.d_in[kX], t.in[kWeight], t.d_in[kH], Write::kOverwrite);
   };
-  op.reference = [=](const std::vector<Values>& in) {
-    Values sum = adds ? reference::add(in[kX], in[kBranch]) : in[kX];
-    if (adds) {
-      sum = reference::add_to_rows(sum, in[kShift]);
-    }
-    const reference::Normed normed = reference::layer_norm(sum, in[kGain], in[kBias]);
-    std::vector<Values> outputs{normed.y, normed.mean, normed.rstd};
-    if (adds) {
-      outputs.push_back(sum);
-    }
-    return outputs;
+  op.reference = [c](const std::vector<Values>& in) {
+    const Values branch =
+        reference::linear(in[kH], in[kWeight], c.bias ? in[kBias] : Values{}, c.in);
+    const Values sum = reference::add(in[kX], branch);
+    const reference::Normed normed = reference::layer_norm(sum, in[kGain], in[kShift]);
+    return std::vector<Values>{normed.y, sum};
+  };
+  op.tokens = c.rows;
+  op.forward_flops = product_flops(c.rows, c.in, c.width);
+  op.backward_flops = 2.0 * op.forward_flops;
+  return op;
+}
+
+OpCase gated_norm_case(const GatedNormCase& c) {
+  OpCase op{.op = "gated_norm",
+            .variant = fmt::format("rows{}_width{}_heads{}{}{}", c.rows, c.width, c.heads,
+                                   c.bias ? "" : "_no_bias", suffix(c.write))};
+  const auto weight = [&](const char* name) {
+    return Input{.name = name,
+                 .shape = {c.width},
+                 .precision = Precision::kFull,
+                 .scale = 0.5,
+                 .offset = 1.0,
+                 .write = c.write,
+                 .gradient_follows_rounding = true};
+  };
+  const auto of_gate = [](const char* name, const Shape& shape) {
+    return Input{
+        .name = name, .shape = shape, .precision = Precision::kFull, .differentiable = false};
+  };
+  op.inputs = {{.name = "x", .shape = {c.rows, c.width}, .write = Write::kAccumulate},
+               weight("gain"),
+               weight("bias"),
+               of_gate("gate's weight", {c.heads, c.width})};
+  if (c.bias) {
+    op.inputs.push_back(of_gate("gate's bias", {c.heads}));
+  }
+  const auto statistic = [&](const char* name) {
+    return Output{
+        .name = name, .shape = {c.rows}, .precision = Precision::kFull, .differentiable = false};
+  };
+  op.outputs = {{.name = "y", .shape = {c.rows, c.width}},
+                statistic("mean"),
+                statistic("rstd"),
+                {.name = "logits",
+                 .shape = {c.rows, c.heads},
+                 .precision = Precision::kFull,
+                 .follows_rounding = true}};
+  op.forward = [c](Context& ctx, const OpTensors& t) {
+    layer_norm(ctx, t.in[0], {.gain = t.in[1], .bias = t.in[2]},
+               {.y = t.out[0], .mean = t.out[1], .rstd = t.out[2]},
+               {.weight = t.in[3], .bias = c.bias ? t.in[4] : Tensor{}, .logits = t.out[3]});
+  };
+  op.backward = [c](Context& ctx, const OpTensors& t) {
+    norm_backward(ctx, {.dy = t.d_out[0],
+                        .x = t.in[0],
+                        .normed = {.y = t.out[0], .mean = t.out[1], .rstd = t.out[2]},
+                        .gain = t.in[1],
+                        .dx = t.d_in[0],
+                        .dweights = {.gain = t.d_in[1], .bias = t.d_in[2]},
+                        .write = c.write,
+                        .gate_weight = t.in[3],
+                        .dlogits = t.d_out[3]});
+  };
+  op.reference = [c](const std::vector<Values>& in) {
+    const reference::Normed normed = reference::layer_norm(in[0], in[1], in[2]);
+    return std::vector<Values>{
+        normed.y, normed.mean, normed.rstd,
+        reference::linear(normed.y, in[3], c.bias ? in[4] : Values{}, c.width)};
   };
   op.tokens = c.rows;
   return op;

@@ -35,7 +35,6 @@ struct Input {
   Precision precision = Precision::kActivation;
   double scale = 1.0;
   double offset = 0.0;
-  double step = 0.0;  // values are multiples of it; 0: any
   bool differentiable = true;
   Write write = Write::kOverwrite;         // how the backward pass writes its gradient
   bool gradient_follows_rounding = false;  // it is computed from an activation besides the inputs

@@ -35,15 +35,13 @@ void round_to(DType type, std::vector<float>& values) {
   }
 }
 
-/// A tensor of this type with values from [offset - scale, offset + scale], multiples of a step if
-/// there is one.
+/// A tensor of this type with values from [offset - scale, offset + scale].
 std::vector<float> fill(const std::string& stream, const Shape& shape, DType type, double scale,
-                        double offset, double step = 0.0) {
+                        double offset) {
   const std::uint64_t seed = hash(stream);
   std::vector<float> values(static_cast<std::size_t>(shape.size()));
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const double value = offset + scale * uniform(seed, i);
-    values[i] = static_cast<float>(step > 0.0 ? std::round(value / step) * step : value);
+    values[i] = static_cast<float>(offset + scale * uniform(seed, i));
   }
   round_to(type, values);
   return values;
@@ -61,7 +59,7 @@ double uniform(std::string_view stream, std::uint64_t i) { return uniform(hash(s
 std::vector<float> input_values(const OpCase& op, std::size_t input, DType activation) {
   const Input& in = op.inputs[input];
   return fill(op.name() + "/" + in.name, in.shape, value_type(in.precision, activation), in.scale,
-              in.offset, in.step);
+              in.offset);
 }
 
 std::vector<float> gradient_before(const OpCase& op, std::size_t input, DType activation) {

@@ -31,19 +31,33 @@ void add_linear(Cases& cases) {
 }
 
 void add_norms(Cases& cases) {
-  for (const Sum sum : {Sum::kNone, Sum::kSeparate, Sum::kInPlace}) {
-    for (const Write write : kWrites) {
-      cases.push_back(norm_case({.rows = 1, .width = 5, .sum = sum, .write = write}));
-      cases.push_back(norm_case({.rows = 17, .width = 24, .sum = sum, .write = write}));
-      cases.push_back(norm_case({.rows = 130, .width = 33, .sum = sum, .write = write}));
-    }
-    cases.push_back(norm_case({.rows = 64, .width = 16, .sum = sum}));
-    cases.push_back(norm_case({.rows = 65, .width = 8, .sum = sum}));
-    cases.push_back(norm_case({.rows = 3, .width = 200, .sum = sum, .mean = 2.0}));
+  for (const Write write : kWrites) {
+    cases.push_back(norm_case({.rows = 1, .width = 5, .write = write}));
+    cases.push_back(norm_case({.rows = 17, .width = 24, .write = write}));
+    cases.push_back(norm_case({.rows = 130, .width = 33, .write = write}));
+    cases.push_back(residual_norm_case({.rows = 3, .in = 7, .width = 40, .write = write}));
+    cases.push_back(residual_norm_case({.rows = 17, .in = 32, .width = 24, .write = write}));
+    cases.push_back(residual_norm_case({.rows = 130, .in = 5, .width = 33, .write = write}));
+  }
+  cases.push_back(norm_case({.rows = 64, .width = 16}));
+  cases.push_back(norm_case({.rows = 65, .width = 8}));
+  cases.push_back(norm_case({.rows = 3, .width = 200, .mean = 2.0}));
+  for (const Rounding rounding : {Rounding::kAsFastest, Rounding::kByRow}) {
+    cases.push_back(residual_norm_case(
+        {.rows = 64, .in = 16, .width = 16, .bias = false, .rounding = rounding}));
+    cases.push_back(residual_norm_case({.rows = 1, .in = 64, .width = 128, .rounding = rounding}));
+    cases.push_back(residual_norm_case({.rows = 4, .in = 24, .width = 64, .rounding = rounding}));
   }
   // Rows that several warps share.
-  cases.push_back(norm_case({.rows = 9, .width = 1000, .sum = Sum::kSeparate}));
-  cases.push_back(norm_case({.rows = 17, .width = 1528, .sum = Sum::kSeparate}));
+  cases.push_back(norm_case({.rows = 9, .width = 1000}));
+  cases.push_back(norm_case({.rows = 17, .width = 1528}));
+  for (const Write write : kWrites) {
+    cases.push_back(gated_norm_case({.rows = 7, .width = 40, .heads = 12, .write = write}));
+  }
+  cases.push_back(gated_norm_case({.rows = 1, .width = 32, .heads = 1}));
+  cases.push_back(gated_norm_case({.rows = 9, .width = 33, .heads = 8}));
+  cases.push_back(gated_norm_case({.rows = 70, .width = 32, .heads = 16, .bias = false}));
+  cases.push_back(gated_norm_case({.rows = 8, .width = 40, .heads = 20}));
 }
 
 void add_embeddings(Cases& cases) {
@@ -170,6 +184,37 @@ void add_carope(Cases& cases) {
   }
 }
 
+void add_carope_gates(Cases& cases) {
+  for (const std::int64_t exponent_start : {0, 3}) {
+    const auto add = [&](const Sequence& seq, std::int64_t heads, std::int64_t pairs,
+                         std::int64_t chunk = 512, double offset = 0.0) {
+      cases.push_back(carope_gate_backward_case({.seq = seq,
+                                                 .heads = heads,
+                                                 .pairs = pairs,
+                                                 .exponent_start = exponent_start,
+                                                 .chunk = chunk,
+                                                 .gate_offset = offset}));
+    };
+    add({.batch = 1, .length = 1}, 1, 1);
+    add({.batch = 2, .length = 7}, 3, 2, 4);
+    add({.batch = 2, .length = 17, .document_starts = {{0, 4, 5, 8, 11, 14, 16}, {0, 7, 8}}}, 2, 9,
+        4);
+    add({.batch = 2, .length = 128}, 2, 8, 50);
+    add({.batch = 1, .length = 130, .document_starts = {{0, 1, 64, 120}}}, 2, 40);
+    add({.batch = 1, .length = 257}, 2, 32);
+    add({.batch = 1, .length = 513}, 1, 32, 100);
+    for (const std::int64_t pairs : {32, 33}) {
+      add({.batch = 1, .length = 513, .document_starts = {{0, 100, 255, 256, 300, 512}}}, 1, pairs);
+    }
+    for (const std::int64_t pairs : {16, 64, 512}) {
+      add({.batch = 1, .length = 50, .document_starts = {{0, 9, 33}}}, 2, pairs, 8);
+    }
+    for (const double offset : {-12.0, 12.0}) {
+      add({.batch = 1, .length = 40}, 2, 24, 7, offset);
+    }
+  }
+}
+
 void add_attention(Cases& cases) {
   for (const bool slopes : {false, true}) {
     const auto add = [&](const Sequence& seq, std::int64_t heads, std::int64_t dim,
@@ -270,6 +315,7 @@ std::vector<OpCase> all_test_cases() {
   add_losses(cases);
   add_rotary(cases);
   add_carope(cases);
+  add_carope_gates(cases);
   add_attention(cases);
   add_optimizer(cases);
   return cases;

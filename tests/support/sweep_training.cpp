@@ -62,12 +62,24 @@ void add_layers(Cases& cases) {
         mlp_case({.rows = kTokens, .width = 576, .hidden = 1280, .scale = 3.0, .write = write}));
   }
   for (const std::int64_t width : {512, 768, 1600}) {
-    for (const Sum sum : {Sum::kNone, Sum::kSeparate, Sum::kInPlace}) {
-      cases.push_back(norm_case({.rows = kTokens, .width = width, .sum = sum}));
-    }
+    cases.push_back(norm_case({.rows = kTokens, .width = width}));
+    cases.push_back(residual_norm_case({.rows = kTokens, .in = 256, .width = width}));
   }
-  cases.push_back(norm_case({.rows = 4097, .width = 770, .sum = Sum::kSeparate}));
+  cases.push_back(residual_norm_case({.rows = 4097, .in = 33, .width = 770}));
+  cases.push_back(
+      residual_norm_case({.rows = 1024, .in = 3072, .width = 768, .write = Write::kAccumulate}));
   cases.push_back(norm_case({.rows = 7, .width = 8192}));
+  for (const std::int64_t rows : {1, 7, 8, 9, 100, 1000}) {
+    cases.push_back(gated_norm_case({.rows = rows, .width = 768, .heads = 12}));
+  }
+  cases.push_back(gated_norm_case(
+      {.rows = 20001, .width = 768, .heads = 12, .write = Write::kAccumulate}));  // several turns
+  for (const std::int64_t heads : {1, 8, 16, 20}) {
+    cases.push_back(gated_norm_case({.rows = 100, .width = 768, .heads = heads, .bias = false}));
+  }
+  for (const std::int64_t width : {512, 760, 1024, 1536, 2048}) {
+    cases.push_back(gated_norm_case({.rows = kTokens, .width = width, .heads = 8}));
+  }
 }
 
 void add_vocabulary(Cases& cases) {
@@ -117,6 +129,9 @@ void add_rotations(Cases& cases) {
     cases.push_back(rotary_case({.seq = seq, .heads = 4, .pairs = 64, .layout = layout}));
     cases.push_back(carope_case(
         {.seq = packed, .heads = 4, .pairs = 64, .layout = layout, .exponent_start = 1}));
+  }
+  for (const Sequence& each : {long_seq, seq, packed}) {
+    cases.push_back(carope_gate_backward_case({.seq = each, .heads = 12, .pairs = 32}));
   }
   cases.push_back(carope_pieces_case(
       {.seq = {.batch = 2, .length = 1014}, .heads = 12, .pairs = 32}, {512, 1, 1, 500}));

@@ -1,0 +1,228 @@
+#include "ops/token_pass.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/arena.h"
+#include "ops/token_pass_block.cuh"
+
+namespace carope::cuda {
+namespace {
+
+/// On devices without copy rings an empty kernel, which does not take blocks of this size.
+template <int kVectors>
+__global__ void __launch_bounds__(kHasCopyRings ? kPassThreads : static_cast<int>(kWarp), 1)
+    token_pass_kernel(const __grid_constant__ PassArgs args) {
+  if constexpr (kHasCopyRings) {
+    extern __shared__ __align__(128) std::byte shared[];
+    PassBlock<kVectors>(args, shared).run();
+  }
+}
+
+using PassKernel = void (*)(PassArgs);
+
+class TokenPassOnCuda : public TokenPass {
+ public:
+  /// Throws nothing where the model or the device does not suit: ready() is then false.
+  TokenPassOnCuda(const Context& ctx, const TokenModel& model) : blocks_(multiprocessors(ctx)) {
+    if (!suits(model) || !fits(ctx)) {
+      return;
+    }
+    point_to(ctx, model);
+    ready_ = true;
+  }
+
+  bool ready() const { return ready_; }
+
+  void run(Context& ctx, const Tensor& embedding, const Tensor& position,
+           const Tensor& logits) override {
+    check_shape(embedding, {1, args_.shape.width}, "the embedding of a token");
+    check_shape(position, {1}, "the position of a token");
+    check_shape(logits, {1, args_.shape.vocabulary}, "the logits of a token");
+    args_.embedding = data_of<bf16>(embedding);
+    args_.position = position.data<std::int32_t>();
+    args_.logits = logits.f32();
+    cudaLaunchAttribute all_at_once{};
+    all_at_once.id = cudaLaunchAttributeCooperative;
+    all_at_once.val.cooperative = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(blocks_));
+    config.blockDim = dim3(kPassThreads);
+    config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes_);
+    config.stream = stream_of(ctx);
+    config.attrs = &all_at_once;
+    config.numAttrs = 1;
+    CUDA_CHECK(cudaLaunchKernelEx(&config, kernel_, args_));
+  }
+
+ private:
+  bool suits(const TokenModel& model);
+  bool fits(const Context& ctx);
+  void point_to(const Context& ctx, const TokenModel& model);
+
+  PassArgs args_{.head = HeadShape(1, RotaryLayout::kHalf)};
+  int blocks_;
+  int shared_bytes_ = 0;
+  PassKernel kernel_ = nullptr;
+  Memory table_;  // LayerPointers
+  Arena arena_;
+  bool ready_ = false;
+};
+
+bool is_bf16(const Tensor& tensor, const Shape& shape) {
+  return tensor && tensor.dtype() == DType::kBF16 && tensor.shape() == shape &&
+         aligned16(tensor.raw());
+}
+
+bool is_f32(const Tensor& tensor, const Shape& shape) {
+  return tensor && tensor.dtype() == DType::kF32 && tensor.shape() == shape &&
+         aligned16(tensor.raw());
+}
+
+bool is_norm(const NormWeights& norm, std::int64_t width) {
+  return is_f32(norm.gain, {width}) && is_f32(norm.bias, {width});
+}
+
+/// Sets the shape; layers must all be alike, as the kernel takes them.
+bool TokenPassOnCuda::suits(const TokenModel& model) {
+  constexpr std::int64_t kMostWidth = 2048;
+  constexpr std::int64_t kUnitWidth = 64;
+  const std::int64_t width = model.classifier.cols();
+  const std::int64_t heads = model.attention.heads;
+  const std::int64_t dim = width / heads;
+  if (model.layers.empty() || width > kMostWidth || width % kUnitWidth != 0 ||
+      (dim != 32 && dim != 64 && dim != 128) || dim * heads != width ||
+      !is_bf16(model.classifier, {model.classifier.rows(), width}) ||
+      !is_norm(model.final_norm, width)) {
+    return false;
+  }
+  const TokenRotation& first = model.layers.front().rotation;
+  for (const TokenLayer& layer : model.layers) {
+    const TokenRotation& r = layer.rotation;
+    const bool same = r.layout == first.layout && r.increments.raw() == first.increments.raw() &&
+                      static_cast<bool>(r.gate_weight) == static_cast<bool>(first.gate_weight) &&
+                      r.exponent_start == first.exponent_start &&
+                      r.gate_reads_embedding == first.gate_reads_embedding;
+    const bool gate = !r.gate_weight || (is_f32(r.gate_weight, {heads, width}) && r.state &&
+                                         r.state.shape() == Shape{1, heads, dim / 2} &&
+                                         (!r.gate_bias || r.gate_bias.dtype() == DType::kF32));
+    const Shape cache{1, layer.cache.keys.dim(1), width};
+    if (!same || !gate || !is_norm(layer.attention_norm, width) ||
+        !is_norm(layer.mlp_norm, width) || !is_bf16(layer.qkv_weight, {3 * width, width}) ||
+        !is_bf16(layer.qkv_bias, {3 * width}) ||
+        !is_bf16(layer.attention_out_weight, {width, width}) ||
+        !is_bf16(layer.attention_out_bias, {width}) ||
+        !is_bf16(layer.mlp_in_weight, {4 * width, width}) ||
+        !is_bf16(layer.mlp_in_bias, {4 * width}) ||
+        !is_bf16(layer.mlp_out_weight, {width, 4 * width}) ||
+        !is_bf16(layer.mlp_out_bias, {width}) || !is_bf16(layer.cache.keys, cache) ||
+        !is_bf16(layer.cache.values, cache)) {
+      return false;
+    }
+  }
+  args_.shape = {.width = static_cast<int>(width),
+                 .heads = static_cast<int>(heads),
+                 .dim = static_cast<int>(dim),
+                 .layers = static_cast<int>(model.layers.size()),
+                 .vocabulary = static_cast<int>(model.classifier.rows())};
+  return true;
+}
+
+/// Chooses the kernel and as many slots as there is shared memory for.
+bool TokenPassOnCuda::fits(const Context& ctx) {
+  constexpr int kMostSlots = 16;
+  constexpr int kFewestSlots = 2;
+  constexpr int kWarps = kPassThreads / static_cast<int>(kWarp);
+  constexpr int kFewVectors = 4;
+  constexpr int kManyVectors = 8;
+  static_assert(kManyVectors <= kWarps);  // a warp normalises one vector of columns
+  const int device = ctx.device().index;
+  int cooperative = 0;
+  int most_bytes = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&most_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  kernel_ = args_.shape.width <= kFewVectors * kStepColumns ? token_pass_kernel<kFewVectors>
+                                                            : token_pass_kernel<kManyVectors>;
+  cudaFuncAttributes compiled{};
+  CUDA_CHECK(cudaFuncGetAttributes(&compiled, kernel_));
+  const auto bytes_with = [&](int slots) {
+    return PassMemory(args_.shape, blocks_, kWarps, slots).bytes;
+  };
+  args_.slots = kMostSlots;
+  while (args_.slots >= kFewestSlots && bytes_with(args_.slots) > most_bytes) {
+    --args_.slots;
+  }
+  if (cooperative == 0 || compiled.maxThreadsPerBlock < kPassThreads ||
+      args_.slots < kFewestSlots) {
+    return false;
+  }
+  shared_bytes_ = bytes_with(args_.slots);
+  int resident = 0;
+  CUDA_CHECK(
+      cudaFuncSetAttribute(kernel_, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes_));
+  CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+      &resident, kernel_, kPassThreads, static_cast<std::size_t>(shared_bytes_)));
+  return resident >= 1;
+}
+
+NormPointers pointers_to(const NormWeights& norm) { return {norm.gain.f32(), norm.bias.f32()}; }
+
+LayerPointers pointers_to(const TokenLayer& layer) {
+  const TokenRotation& r = layer.rotation;
+  return {.weights = {data_of<bf16>(layer.qkv_weight), data_of<bf16>(layer.attention_out_weight),
+                      data_of<bf16>(layer.mlp_in_weight), data_of<bf16>(layer.mlp_out_weight)},
+          .biases = {data_of<bf16>(layer.qkv_bias), data_of<bf16>(layer.attention_out_bias),
+                     data_of<bf16>(layer.mlp_in_bias), data_of<bf16>(layer.mlp_out_bias)},
+          .attention_norm = pointers_to(layer.attention_norm),
+          .mlp_norm = pointers_to(layer.mlp_norm),
+          .keys = data_of<bf16>(layer.cache.keys),
+          .values = data_of<bf16>(layer.cache.values),
+          .gate_weight = data_of<float>(r.gate_weight),
+          .gate_bias = data_of<float>(r.gate_bias),
+          .phases = data_of<std::uint32_t>(r.state)};
+}
+
+void TokenPassOnCuda::point_to(const Context& ctx, const TokenModel& model) {
+  const PassShape& shape = args_.shape;
+  const TokenRotation& rotation = model.layers.front().rotation;
+  std::vector<LayerPointers> layers;
+  for (const TokenLayer& layer : model.layers) {
+    layers.push_back(pointers_to(layer));
+  }
+  table_ = Memory(ctx.device(), layers.size() * sizeof(LayerPointers));
+  copy_from_host(table_.data(), layers.data(), table_.bytes(), ctx.device());
+  args_.layers = static_cast<const LayerPointers*>(table_.data());
+  args_.head = HeadShape(shape.pairs(), rotation.layout);
+  args_.final_norm = pointers_to(model.final_norm);
+  args_.classifier = data_of<bf16>(model.classifier);
+  args_.slopes = data_of<float>(model.attention.slopes);
+  args_.scale = 1.0F / std::sqrt(static_cast<float>(shape.dim));
+  args_.increments = data_of<std::uint32_t>(rotation.increments);
+  args_.has_gate = static_cast<bool>(rotation.gate_weight);
+  args_.gate_reads_embedding = rotation.gate_reads_embedding;
+  args_.exponent_start = static_cast<int>(rotation.exponent_start);
+  args_.most_parts = std::max(1, blocks_ / shape.heads);
+  arena_ = Arena::plan(ctx.device(), [&](Arena& arena) {
+    const auto activations = [&](std::int64_t count) {
+      return data_of<bf16>(arena.take({{count}, DType::kBF16}));
+    };
+    args_.barrier = data_of<unsigned>(arena.take({{1}, DType::kU32}));
+    args_.residual = activations(shape.width);
+    args_.qkv = activations(3 * std::int64_t{shape.width});
+    args_.hidden = activations(4 * std::int64_t{shape.width});
+    args_.gate_logits = arena.take({shape.heads}).f32();
+    args_.part_max = arena.take({args_.most_parts, shape.heads}).f32();
+    args_.part_sum = arena.take({args_.most_parts, shape.heads}).f32();
+    args_.part_out = arena.take({args_.most_parts, shape.width}).f32();
+  });
+  arena_.clear();
+}
+
+}  // namespace
+
+std::unique_ptr<TokenPass> make_token_pass(Context& ctx, const TokenModel& model) {
+  auto pass = std::make_unique<TokenPassOnCuda>(ctx, model);
+  return pass->ready() ? std::move(pass) : nullptr;
+}
+
+}  // namespace carope::cuda

@@ -1,0 +1,339 @@
+// The backward pass of attention that goes on through the rotation and the bias of its input,
+// against the CPU engine, which takes those steps one by one in fp32, and against what it wrote
+// itself.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "core/random.h"
+#include "ops/attention.h"
+#include "support/compare.h"
+#include "support/cuda_contexts.h"
+#include "support/errors.h"
+#include "support/op_run.h"
+
+namespace carope::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::int64_t kDim = 64;
+constexpr std::int64_t kPairs = kDim / 2;
+
+enum class Rotated { kNot, kByIncrements, kByPhases };
+
+struct Way {
+  Rotated rotated = Rotated::kNot;
+  RotaryLayout layout = RotaryLayout::kHalf;
+  bool torque = false;
+  bool bias = true;
+  Write write = Write::kOverwrite;
+
+  std::string name() const {
+    return fmt::format("rotated {} layout {} torque {} bias {} write {}", static_cast<int>(rotated),
+                       static_cast<int>(layout), torque, bias, static_cast<int>(write));
+  }
+};
+
+std::vector<Way> all_ways() {
+  std::vector<Way> ways = {{}, {.write = Write::kAccumulate}};
+  for (const RotaryLayout layout : {RotaryLayout::kHalf, RotaryLayout::kInterleaved}) {
+    ways.push_back({.rotated = Rotated::kByIncrements, .layout = layout});
+    ways.push_back({.rotated = Rotated::kByIncrements, .layout = layout, .bias = false});
+    ways.push_back({.rotated = Rotated::kByPhases, .layout = layout});
+    ways.push_back({.rotated = Rotated::kByPhases, .layout = layout, .torque = true});
+    ways.push_back({.rotated = Rotated::kByPhases,
+                    .layout = layout,
+                    .torque = true,
+                    .write = Write::kAccumulate});
+  }
+  return ways;
+}
+
+std::vector<float> random_values(std::int64_t size, std::uint64_t seed) {
+  const Philox random(seed, 1);
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < size; ++i) {
+    values.push_back(to_float(to_bf16(static_cast<float>(random.normal(i)))));
+  }
+  return values;
+}
+
+/// Tensors of one call on one device. What is to be written starts as NaN.
+struct Call {
+  Call(Context& context, std::int64_t batch, std::int64_t length, std::int64_t heads, DType type)
+      : ctx(context),
+        seq{.batch = batch, .length = length},
+        attention{.heads = heads},
+        args{.qkv = make({batch, length, 3 * heads * kDim}, type),
+             .out = make({batch, length, heads * kDim}, type),
+             .logsumexp = make({batch, heads, length}, DType::kF32),
+             .dout = make({batch, length, heads * kDim}, type),
+             .dqkv = make({batch, length, 3 * heads * kDim}, type)},
+        torque(make({batch, length, heads, kPairs}, type)),
+        bias_gradient(make({3 * heads * kDim}, DType::kF32)),
+        increments(make({kPairs}, DType::kU32)),
+        phases(make({batch, length, heads, kPairs}, DType::kU16)) {
+    const auto increment = rope_increments(kPairs, 10000.0);
+    copy_from_host(increments.raw(), increment.data(), increments.bytes(), ctx.device());
+    const Philox random(5, 1);
+    std::vector<std::uint16_t> phase(static_cast<std::size_t>(phases.size()));
+    for (std::size_t i = 0; i < phase.size(); ++i) {
+      phase[i] = static_cast<std::uint16_t>(random.below(1U << 16, i));
+    }
+    copy_from_host(phases.raw(), phase.data(), phases.bytes(), ctx.device());
+    write(random_values(args.qkv.size(), 1), args.qkv);
+    write(random_values(args.dout.size(), 2), args.dout);
+  }
+
+  AttentionInput input(const Way& way) const {
+    return {.layout = way.layout,
+            .increments = way.rotated == Rotated::kByIncrements ? increments : Tensor{},
+            .phases = way.rotated == Rotated::kByPhases ? phases : Tensor{},
+            .torque = way.torque ? torque : Tensor{},
+            .bias_gradient = way.bias ? bias_gradient : Tensor{},
+            .write = way.write};
+  }
+
+  /// Goes through, with results that were there before as the way has them.
+  bool go(const Way& way) {
+    fill(args.dqkv, NAN);
+    fill(torque, NAN);
+    fill(bias_gradient, way.write == Write::kAccumulate ? kBefore : NAN);
+    return attention_backward_through(ctx, attention, seq, args, input(way));
+  }
+
+  static void fill(const Tensor& tensor, float value) {
+    write(std::vector<float>(static_cast<std::size_t>(tensor.size()), value), tensor);
+  }
+
+  static constexpr float kBefore = 3.0F;
+
+  Context& ctx;
+  std::vector<Memory> memory;
+  Sequence seq;
+  Attention attention;
+  AttentionBackward args;
+  Tensor torque, bias_gradient, increments, phases;
+
+ private:
+  Tensor make(const Shape& shape, DType type) {
+    const TensorSpec spec{shape, type};
+    return {memory.emplace_back(ctx.device(), spec.bytes()).data(), spec, ctx.device()};
+  }
+};
+
+/// The same step by step on the CPU, from dqkv as attention leaves it.
+struct Expected {
+  Expected(Call& cpu, const Way& way, const std::vector<float>& rotated_gradients)
+      : dqkv(rotated_gradients), torque(static_cast<std::size_t>(cpu.torque.size())) {
+    if (way.torque) {
+      add_torque(cpu, way);
+    }
+    if (way.rotated == Rotated::kByPhases) {
+      turn_back(cpu, way);
+    } else if (way.rotated == Rotated::kByIncrements) {
+      rotary(cpu.ctx,
+             {.heads = cpu.attention.heads, .layout = way.layout, .increments = cpu.increments},
+             cpu.seq, Direction::kBackward, Tensor::of(dqkv, cpu.args.dqkv.shape()));
+    }
+    bias_gradient = sum_columns(dqkv, way, cpu.args.dqkv.cols());
+  }
+
+  static std::vector<double> sum_columns(const std::vector<float>& rows, const Way& way,
+                                         std::int64_t columns) {
+    const auto width = static_cast<std::size_t>(columns);
+    std::vector<double> sums(
+        width, way.write == Write::kAccumulate ? static_cast<double>(Call::kBefore) : 0.0);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      sums[i % width] += static_cast<double>(rows[i]);
+    }
+    return sums;
+  }
+
+  std::vector<float> dqkv;
+  std::vector<double> torque;
+  std::vector<double> bias_gradient;
+
+ private:
+  /// Calls visit(number of the pair in [B, T, H, P], where its elements are in qkv) for q and k.
+  template <class Visit>
+  static void for_each_pair(const Call& cpu, const Way& way, const Visit& visit) {
+    const std::int64_t heads = cpu.attention.heads;
+    const bool half = way.layout == RotaryLayout::kHalf;
+    for (std::int64_t pair = 0; pair < cpu.phases.size(); ++pair) {
+      const std::int64_t p = pair % kPairs;
+      const std::int64_t head = pair / kPairs % heads;
+      const std::int64_t token = pair / kPairs / heads;
+      for (const std::int64_t part : {0, 1}) {
+        const std::int64_t first = (token * 3 + part) * heads * kDim + head * kDim;
+        visit(static_cast<std::size_t>(pair), static_cast<std::size_t>(first + (half ? p : 2 * p)),
+              static_cast<std::size_t>(first + (half ? p + kPairs : 2 * p + 1)));
+      }
+    }
+  }
+
+  void add_torque(const Call& cpu, const Way& way) {
+    const float* qkv = cpu.args.qkv.f32();
+    for_each_pair(cpu, way, [&](std::size_t pair, std::size_t x, std::size_t y) {
+      torque[pair] += static_cast<double>(qkv[x]) * static_cast<double>(dqkv[y]) -
+                      static_cast<double>(qkv[y]) * static_cast<double>(dqkv[x]);
+    });
+  }
+
+  void turn_back(const Call& cpu, const Way& way) {
+    const auto* phases = cpu.phases.data<std::uint16_t>();
+    for_each_pair(cpu, way, [&](std::size_t pair, std::size_t x, std::size_t y) {
+      const double angle = 2.0 * std::numbers::pi * phases[pair] / 65536.0;
+      const auto dx = static_cast<double>(dqkv[x]);
+      const auto dy = static_cast<double>(dqkv[y]);
+      dqkv[x] = static_cast<float>(std::cos(angle) * dx + std::sin(angle) * dy);
+      dqkv[y] = static_cast<float>(std::cos(angle) * dy - std::sin(angle) * dx);
+    });
+  }
+};
+
+double error_of(const std::vector<float>& found, const auto& expected) {
+  return relative_error(std::span(found), std::span(std::as_const(expected)));
+}
+
+struct Size {
+  std::int64_t batch, length, heads;
+};
+
+class ThroughOnGpu : public testing::TestWithParam<Size> {
+ protected:
+  void SetUp() override {
+    if (!has_gpu()) {
+      GTEST_SKIP() << "no GPU is present";
+    }
+    if (!attention_goes_through({DeviceKind::kCuda, 0}, DType::kBF16, kDim, GetParam().length)) {
+      GTEST_SKIP() << "this GPU has no kernel that goes through";
+    }
+  }
+
+  Call call(Context& ctx, DType type) const {
+    return {ctx, GetParam().batch, GetParam().length, GetParam().heads, type};
+  }
+};
+
+TEST_P(ThroughOnGpu, GivesWhatTheCpuGivesStepByStep) {
+  Context host = Context::cpu(2);
+  Call cpu = call(host, DType::kF32);
+  attention(host, cpu.attention, cpu.seq, cpu.args.qkv, cpu.args.out, cpu.args.logsumexp);
+  attention_backward(host, cpu.attention, cpu.seq, cpu.args);
+  const std::vector<float> gradients = read(cpu.args.dqkv);
+
+  Context device = cuda_context();
+  Call gpu = call(device, DType::kBF16);
+  write(read(cpu.args.out), gpu.args.out);
+  write(read(cpu.args.logsumexp), gpu.args.logsumexp);
+  const double tolerated = tolerance(DType::kBF16).gradient;
+  for (const Way& way : all_ways()) {
+    SCOPED_TRACE(way.name());
+    const Expected expected(cpu, way, gradients);
+    ASSERT_TRUE(gpu.go(way));
+    const auto dqkv = read(gpu.args.dqkv);
+    EXPECT_LE(error_of(dqkv, expected.dqkv), tolerated);
+    if (way.torque) {
+      EXPECT_LE(error_of(read(gpu.torque), expected.torque), tolerated);
+    }
+    if (way.bias) {
+      const auto sums = read(gpu.bias_gradient);
+      EXPECT_LE(error_of(sums, expected.bias_gradient), tolerated);
+      EXPECT_LE(error_of(sums, Expected::sum_columns(dqkv, way, gpu.args.dqkv.cols())),
+                unrounded_tolerance().gradient);
+    }
+  }
+}
+
+TEST_P(ThroughOnGpu, GivesTheSameBitsAgainAndThoseOfAttentionAlone) {
+  Context device = cuda_context();
+  Call gpu = call(device, DType::kBF16);
+  attention(device, gpu.attention, gpu.seq, gpu.args.qkv, gpu.args.out, gpu.args.logsumexp);
+  const Way way{.rotated = Rotated::kByPhases, .torque = true};
+  std::vector<std::vector<float>> found;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(gpu.go(way));
+    for (const Tensor& result : {gpu.args.dqkv, gpu.torque, gpu.bias_gradient}) {
+      found.push_back(read(result));
+    }
+  }
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(same_bits(found[i], found[i + 3])) << i;
+  }
+
+  ASSERT_TRUE(gpu.go({}));
+  const auto through = read(gpu.args.dqkv);
+  attention_backward(device, gpu.attention, gpu.seq, gpu.args);
+  EXPECT_TRUE(same_bits(through, read(gpu.args.dqkv)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, ThroughOnGpu,
+                         testing::Values(Size{1, 128, 1}, Size{3, 128, 2}, Size{2, 256, 2},
+                                         Size{3, 384, 1}, Size{1, 512, 12}, Size{2, 512, 1},
+                                         Size{12, 128, 12}, Size{23, 256, 12}),
+                         [](const auto& info) {
+                           return fmt::format("B{}_T{}_H{}", info.param.batch, info.param.length,
+                                              info.param.heads);
+                         });
+
+TEST(Through, LeavesToOthersWhatItDoesNotServe) {
+  if (!has_gpu()) {
+    GTEST_SKIP() << "no GPU is present";
+  }
+  const Device gpu{DeviceKind::kCuda, 0};
+  for (const std::int64_t length : {0, 64, 192, 500, 640, 1024}) {
+    EXPECT_FALSE(attention_goes_through(gpu, DType::kBF16, kDim, length)) << length;
+  }
+  EXPECT_FALSE(attention_goes_through(gpu, DType::kBF16, 32, 512));
+  EXPECT_FALSE(attention_goes_through(gpu, DType::kBF16, 128, 512));
+  EXPECT_FALSE(attention_goes_through(gpu, DType::kF32, kDim, 512));
+
+  using Use = AttentionKernels::Use;
+  for (const auto& [length, type, use] : {std::tuple(128, DType::kF32, Use::kOwn),
+                                          {192, DType::kBF16, Use::kOwn},
+                                          {128, DType::kBF16, Use::kCudnn}}) {
+    Context ctx = cuda_context(true, use);
+    Call call(ctx, 1, length, 1, type);
+    EXPECT_FALSE(call.go({}));
+    for (const Tensor& result : {call.args.dqkv, call.bias_gradient}) {
+      EXPECT_THAT(read(result), testing::Each(testing::IsNan())) << "something was done";
+    }
+  }
+}
+
+TEST(Through, IsLeftToOthersOnTheCpu) {
+  Context ctx = Context::cpu(1);
+  Call call(ctx, 1, 128, 1, DType::kF32);
+  EXPECT_FALSE(attention_goes_through({}, DType::kF32, kDim, 128));
+  EXPECT_FALSE(attention_goes_through({}, DType::kBF16, kDim, 128));
+  for (const Way& way : all_ways()) {
+    EXPECT_FALSE(call.go(way)) << way.name();
+  }
+  EXPECT_THAT(read(call.args.dqkv), testing::Each(testing::IsNan()));
+}
+
+TEST(Through, RefusesAnInputThatDoesNotFit) {
+  Context ctx = Context::cpu(1);
+  Call call(ctx, 2, 128, 3, DType::kF32);
+  const auto said = [&](const AttentionInput& input) {
+    return message_of<ShapeError>(
+        [&] { attention_backward_through(ctx, call.attention, call.seq, call.args, input); });
+  };
+  const Tensor few = call.phases.reshape({2, 128, 32, 3});
+  EXPECT_THAT(said({.increments = call.increments.reshape({2, 16})}),
+              HasSubstr("the increments of attention's input"));
+  EXPECT_THAT(said({.phases = few}), HasSubstr("the phases of attention's input"));
+  EXPECT_THAT(said({.phases = call.phases, .torque = call.torque.reshape({2, 384, 32})}),
+              HasSubstr("the torque"));
+  EXPECT_THAT(said({.bias_gradient = call.bias_gradient.reshape({3, 192})}),
+              HasSubstr("the gradient of qkv's bias"));
+  EXPECT_THAT(said({.increments = call.increments, .phases = call.phases}),
+              HasSubstr("give one of them"));
+  EXPECT_THAT(said({.increments = call.increments, .torque = call.torque}),
+              HasSubstr("the gradient of the phases of attention's input: give them too"));
+}
+
+}  // namespace
+}  // namespace carope::test
