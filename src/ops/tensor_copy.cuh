@@ -77,6 +77,20 @@ __device__ inline void load_tile_for(int mask, std::uint32_t to, const CUtensorM
       : "memory");
 }
 
+/// Starts the copy of bytes in a row, in whole pieces of 16; `arrived` counts them.
+__device__ inline void load_bytes(std::uint32_t to, const void* from, int bytes,
+                                  const SharedBarrier& arrived) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(arrived.address)
+      : "memory");
+}
+/// Asks for the cache line at an address.
+__device__ inline void prefetch(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
 /// This block's number in its cluster.
 __device__ inline int cluster_rank() {
   std::uint32_t rank;

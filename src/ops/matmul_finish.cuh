@@ -1,0 +1,183 @@
+#pragma once
+
+#include "ops/gelu.cuh"
+#include "ops/matmul_tiles.cuh"
+
+// The last part of a product with a GELU: what is done with its sums.
+namespace carope::cuda::matmul {
+
+constexpr int kFinishers = kConsumerWarps;
+
+/// Sums over the four lanes that have the same lane % 8. Lane l gets the sums of
+/// values[l / 16 * 4 + l / 8 % 2 * 2] and of the one after it.
+__device__ inline float2 spread_sums(float (&values)[8]) {
+  const auto lane = static_cast<int>(threadIdx.x % kWarp);
+#pragma unroll
+  for (int half = 4; half > 1; half /= 2) {
+    const bool upper = (lane & (4 * half)) != 0;
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const float sent = upper ? values[i] : values[i + half];
+      const float kept = upper ? values[i + half] : values[i];
+      values[i] = kept + __shfl_xor_sync(kAllLanes, sent, 4 * half);
+    }
+  }
+  return {values[0], values[1]};
+}
+
+/// Finishes what one warp hands over. A lane has 16 bytes of every fourth row.
+template <Pass kPass>
+class Finish {
+ public:
+  __device__ Finish(const Product& p, const SharedMemory& shared)
+      : p_(p),
+        warp_(static_cast<int>(threadIdx.x - kConsumers) / kWarp),
+        lane_(static_cast<int>(threadIdx.x % kWarp)),
+        from_(shared.pieces[warp_][0]),
+        filled_(shared_address(shared.piece_filled[warp_])),
+        free_(shared_address(shared.piece_free[warp_])) {}
+
+  __device__ void tiles() {
+    Walk walk(p_);
+    if (!walk.more()) {
+      return;
+    }
+    std::int64_t at = start(walk.place());
+    for (int piece = 0; piece < kPieces; ++piece) {
+      prefetch_pre(at, piece);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      load_pre(at, i);
+    }
+    while (walk.more()) {
+      const Walk here = walk;
+      walk.advance();
+      const std::int64_t next = walk.more() ? start(walk.place()) : at;
+      tile(at, next);
+      if (kPass == Pass::kBackward && here.ends_column()) {
+        store_shares(here.place());
+      }
+      at = next;
+    }
+  }
+
+ private:
+  static constexpr int kTurns = kPieceRows / 4;
+  static constexpr int kAhead = 2;  // so many turns `pre` is loaded before it is used
+
+  /// Index of this lane's first element of a tile.
+  __device__ std::int64_t start(const Place& at) const {
+    return std::int64_t{at.row + warp_ * kPieceRows + lane_ / 8} * p_.width + at.column +
+           lane_ % 8 * 8;
+  }
+
+  /// Makes what is loaded for a tile come from the cache. `at`: start of the tile.
+  __device__ void prefetch_pre(std::int64_t at, int piece) const {
+    if (kPass == Pass::kBackward && lane_ % 8 == 0) {
+#pragma unroll
+      for (int i = 0; i < kTurns; ++i) {
+        prefetch(p_.pre + at + piece * kPieceCols + i * 4 * p_.width);
+      }
+    }
+  }
+  __device__ void load_pre(std::int64_t from, int turn) {
+    if constexpr (kPass == Pass::kBackward) {
+      pre_[turn % kAhead] =
+          __ldcs(reinterpret_cast<const uint4*>(p_.pre + from + turn * 4 * p_.width));
+    }
+  }
+
+  /// The tile that starts at `at`. `next`: start of the one after it.
+  __device__ void tile(std::int64_t at, std::int64_t next) {
+#pragma unroll 1
+    for (int piece = 0; piece < kPieces; ++piece) {
+      prefetch_pre(next, piece);
+      float sums[8] = {};
+      const std::int64_t to = at + piece * kPieceCols;
+      finish_piece(piece, to, piece + 1 == kPieces ? next : to + kPieceCols, sums);
+      if constexpr (kPass == Pass::kBackward) {
+        const float2 column = spread_sums(sums);
+        // The sums of this piece's columns come first; after all pieces they do again.
+        const float2 total{column_sums_[0].x + column.x, column_sums_[0].y + column.y};
+#pragma unroll
+        for (int i = 0; i + 1 < kPieces; ++i) {
+          column_sums_[i] = column_sums_[i + 1];
+        }
+        column_sums_[kPieces - 1] = total;
+      }
+    }
+    times_ += kPieces / kSlots;
+  }
+
+  /// `to`: index of this lane's first element, `after`: that in the next piece.
+  __device__ __forceinline__ void finish_piece(int piece, std::int64_t to, std::int64_t after,
+                                               float (&sums)[8]) {
+    const int slot = piece % kSlots;
+    const int barrier = slot * static_cast<int>(sizeof(std::uint64_t));
+    SharedBarrier{filled_ + barrier}.wait(times_ + piece / kSlots);
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      uint4 values = *reinterpret_cast<const uint4*>(from_ + slot * kPieceBytes +
+                                                     Rows64{0}.at(lane_ / 8 + 4 * i, lane_ % 8));
+      if constexpr (kPass == Pass::kForward) {
+        __stcs(reinterpret_cast<uint4*>(p_.pre + to + i * 4 * p_.width), values);
+        activate(values);
+      } else {
+        differentiate(values, pre_[i % kAhead], sums);
+        load_pre(i + kAhead < kTurns ? to : after, (i + kAhead) % kTurns);
+      }
+      __stcs(reinterpret_cast<uint4*>(p_.result + to + i * 4 * p_.width), values);
+    }
+    __syncwarp();
+    if (lane_ == 0) {
+      SharedBarrier{free_ + barrier}.arrive();
+    }
+  }
+
+  static __device__ void activate(uint4& values) {
+    for (std::uint32_t* pair : {&values.x, &values.y, &values.z, &values.w}) {
+      const float2 x = unpack_bf16(*pair);
+      *pair = pack_bf16(fast_gelu_of(x.x), fast_gelu_of(x.y));
+    }
+  }
+
+  static __device__ void differentiate(uint4& values, const uint4& pre, float (&sums)[8]) {
+    std::uint32_t* const pairs[4] = {&values.x, &values.y, &values.z, &values.w};
+    const std::uint32_t inputs[4] = {pre.x, pre.y, pre.z, pre.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float2 value = unpack_bf16(*pairs[i]);
+      const float2 x = unpack_bf16(inputs[i]);
+      value.x *= fast_gelu_derivative(x.x);
+      value.y *= fast_gelu_derivative(x.y);
+      sums[2 * i] += value.x;
+      sums[2 * i + 1] += value.y;
+      *pairs[i] = pack_bf16(value.x, value.y);
+    }
+  }
+
+  __device__ void store_shares(const Place& at) {
+    float* to = p_.shares + (std::int64_t{at.share} * kFinishers + warp_) * p_.width + at.column +
+                lane_ % 8 * 8 + lane_ / 16 * 4 + lane_ / 8 % 2 * 2;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      if (p_.shares != nullptr) {
+        *reinterpret_cast<float2*>(to + i * kPieceCols) = column_sums_[i];
+      }
+      column_sums_[i] = {};
+    }
+  }
+
+  const Product& p_;
+  int warp_;
+  int lane_;
+  const std::byte* from_;  // the first slot
+  std::uint32_t filled_;
+  std::uint32_t free_;
+  uint4 pre_[kAhead];
+  float2 column_sums_[kPieces] = {};  // of two columns in each piece
+  int times_ = 0;                     // that each slot has been used
+};
+
+}  // namespace carope::cuda::matmul

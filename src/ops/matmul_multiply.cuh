@@ -1,0 +1,196 @@
+#pragma once
+
+#include "ops/matmul_tiles.cuh"
+
+// The parts of bringing the factors of a product with a GELU, and of multiplying them.
+namespace carope::cuda::matmul {
+
+/// Brings the factors. One thread does.
+template <Pass kPass>
+__device__ void produce(const Product& p, SharedMemory& shared) {
+  constexpr int kBoth = 0b11;  // blocks
+  const int rank = cluster_rank();
+  int n = 0;
+  int tile = 0;
+  for (Walk walk(p); walk.more(); walk.advance(), ++tile) {
+    const Place at = walk.place();
+    for (int step = 0; step < p.steps; ++step, ++n) {
+      const int stage = n % kStages;
+      const std::uint32_t right = shared_address(shared.right[stage]);
+      const SharedBarrier filled = barrier_at(shared.filled[stage]);
+      const bool brings_bias = kPass == Pass::kForward && step == 0 && p.bias != nullptr;
+      barrier_at(shared.free[stage]).wait(n / kStages - 1);
+      arrive_expecting(filled, kLeftBytes + kRightBytes + (brings_bias ? kBiasBytes : 0));
+      if (brings_bias) {
+        // A tile's bias has been used when a stage is free again that the next tile used.
+        load_bytes(shared_address(shared.bias[tile % 2]), p.bias + at.column, kBiasBytes, filled);
+      }
+      const int k = step * kDepth;
+      load_tile(shared_address(shared.left[stage]), p.left, at.row, k, filled);
+      if constexpr (kPass == Pass::kForward) {
+        load_tile_for(kBoth, right + rank * kRightBytes / kBlocks, p.right,
+                      at.column + rank * kCols / kBlocks, k, filled);
+      } else {
+        constexpr int kSlabs = kCols / 64;
+#pragma unroll
+        for (int i = 0; i < kSlabs / kBlocks; ++i) {
+          const int slab = rank * kSlabs / kBlocks + i;
+          load_tile_for(kBoth, right + slab * kRightBytes / kSlabs, p.right, k,
+                        at.column + slab * 64, filled);
+        }
+      }
+    }
+  }
+}
+
+/// Hands a warp's 16 rows of finished sums over, piece by piece.
+template <Pass kPass>
+class HandOver {
+ public:
+  explicit __device__ HandOver(SharedMemory& shared)
+      : target_(Rows64{shared_address(shared.pieces[threadIdx.x / kWarp])}.at(lane() % 16,
+                                                                              lane() / 16)),
+        filled_(shared_address(shared.piece_filled[threadIdx.x / kWarp])),
+        bias_(shared_address(shared.bias) + lane() % 4 * kPairBytes) {}
+
+  /// Rounds a tile's sums; hands over the first pieces and puts the others aside.
+  template <int kSets, int kEach>
+  __device__ __forceinline__ void take(const float (&sums)[kSets][kEach], int tile) {
+    const std::uint32_t bias = bias_ + tile % 2 * kBiasBytes;
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      std::uint32_t words[kWords];
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) {
+        const int pair = piece * kWords + i;
+        const float* from = &sums[2 * pair / kEach][2 * pair % kEach];
+        float2 sum{from[0], from[1]};
+        if constexpr (kPass == Pass::kForward) {
+          const float2 added = unpack_bf16(load_word(bias + pair / 2 * 4 * kPairBytes));
+          sum.x += added.x;
+          sum.y += added.y;
+        }
+        words[i] = pack_bf16(sum.x, sum.y);
+      }
+      if (piece < kSlots) {
+        pass(piece, words);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+          kept_[piece - kSlots][i] = words[i];
+        }
+      }
+    }
+  }
+
+  /// Hands over a piece that was put aside.
+  __device__ void pass_kept(int piece) { pass(piece, kept_[piece - kSlots]); }
+
+ private:
+  static constexpr int kWords = kPieceCols / 4;  // of a lane, each a pair of columns
+  static constexpr int kPairBytes = 4;
+
+  static __device__ int lane() { return static_cast<int>(threadIdx.x % kWarp); }
+
+  __device__ __forceinline__ void pass(int piece, const std::uint32_t (&words)[kWords]) {
+    constexpr int kBarrierBytes = sizeof(std::uint64_t);
+    constexpr int kToFree =
+        offsetof(SharedMemory, piece_free) - offsetof(SharedMemory, piece_filled);
+    const int slot = piece % kSlots;
+    const SharedBarrier filled{filled_ + slot * kBarrierBytes};
+    SharedBarrier{filled.address + kToFree}.wait(times_ - 1);
+#pragma unroll
+    for (int i = 0; i < kPieceCols / 16; ++i) {
+      // The permutation of pieces of 16 bytes is an exclusive or.
+      store_fragment((target_ + slot * kPieceBytes) ^ (i * 32),
+                     {{words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]}});
+    }
+    __syncwarp();
+    if (lane() == 0) {
+      filled.arrive();
+    }
+    times_ += slot == kSlots - 1 ? 1 : 0;
+  }
+
+  std::uint32_t target_;                          // of this lane in the first slot
+  std::uint32_t filled_;                          // of the first slot
+  std::uint32_t bias_;                            // of this lane's first two columns
+  std::uint32_t kept_[kPieces - kSlots][kWords];  // in the order of the sums
+  int times_ = 0;                                 // that each slot has been used
+};
+
+/// A warpgroup's part: half of the rows of each tile.
+template <Pass kPass>
+__device__ void consume(const Product& p, SharedMemory& shared, int group) {
+  // The registers that a block of so many threads starts with do not hold a result of 256 columns.
+  constexpr int kParts = 2;
+  float sums[kParts][kCols / kParts / 2];
+  int n = 0;  // steps so far
+  const auto start_step = [&](bool add) {
+    const int stage = n % kStages;
+    const auto left = SharedFactor::along_result(shared_address(shared.left[stage]) +
+                                                 group * kLeftBytes / kGroups);
+    barrier_at(shared.filled[stage]).wait(n / kStages);
+    begin_products();
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const std::uint32_t address =
+          shared_address(shared.right[stage]) + part * kRightBytes / kParts;
+      const auto right = kPass == Pass::kForward
+                             ? SharedFactor::along_result(address)
+                             : SharedFactor::along_sum(address, kDepth * Rows64::kRowBytes);
+      start_product<false, kPass == Pass::kBackward>(sums[part], left, right, add);
+    }
+    close_products();
+    ++n;
+  };
+  const auto free_stage = [&](int step) {
+    __syncwarp();
+    const auto lane = static_cast<int>(threadIdx.x % kWarp);
+    if (lane < kBlocks) {  // each has brought a part
+      arrive_at(barrier_at(shared.free[step % kStages]), lane);
+    }
+    __syncwarp();
+  };
+  const auto finish_step_before = [&] {
+    wait_for_products<1>();
+    free_stage(n - 2);
+  };
+
+  HandOver<kPass> hand_over(shared);
+  const int tiles = tiles_of_cluster(p);
+  for (int tile = 0; tile < tiles; ++tile) {
+    int step = 0;
+#pragma unroll
+    for (int piece = kSlots - 1; piece < kPieces; ++piece) {
+      start_step(step > 0);
+      if (piece >= kSlots && tile > 0) {
+        hand_over.pass_kept(piece);
+      }
+      if (step > 0) {
+        finish_step_before();
+      }
+      // The finishing warps have had the time for what they were handed before.
+      const int end = piece == kPieces - 1 ? p.steps : p.steps * (piece + 2 - kSlots) / kPieces;
+      for (++step; step < end; ++step) {
+        start_step(true);
+        finish_step_before();
+      }
+    }
+    wait_for_products<0>();
+#pragma unroll
+    for (auto& part : sums) {
+      settle(part);
+    }
+    free_stage(n - 1);
+    hand_over.take(sums, tile);
+  }
+  if (tiles > 0) {
+#pragma unroll
+    for (int piece = kSlots; piece < kPieces; ++piece) {
+      hand_over.pass_kept(piece);
+    }
+  }
+}
+
+}  // namespace carope::cuda::matmul

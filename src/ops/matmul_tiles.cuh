@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cstddef>
+
+#include "ops/tensor_copy.cuh"
+
+// Matrix products with a GELU. A block stays on its multiprocessor and takes tiles of 128 x 256 of
+// the result, one after another. Its warps have different parts:
+// - one thread brings the factors (matmul_multiply.cuh). Two blocks, a cluster, have tiles below
+//   each other, and each brings half of their right factor for both;
+// - two warpgroups multiply (matmul_multiply.cuh), half of a tile's rows each, and do little else,
+//   so that the tensor cores have work queued all the time. When a tile's sums are complete, their
+//   warps round them and hand them over, a piece of 16 x 64 at a time: half of a tile at once, the
+//   rest, kept in few registers, while the next tile is computed;
+// - for each of their warps another one finishes what it hands over (matmul_finish.cuh).
+namespace carope::cuda::matmul {
+
+constexpr int kRows = 128;
+constexpr int kCols = 256;
+constexpr int kDepth = 64;  // of the sum, at once
+constexpr int kStages = 4;
+constexpr int kBlocks = 2;  // of a cluster
+constexpr int kGroups = 2;
+constexpr int kConsumers = kGroups * kGroupThreads;
+constexpr int kConsumerWarps = kConsumers / kWarp;
+
+using Rows64 = SharedRows<64>;
+constexpr int kPieceRows = 16;  // of a warp
+constexpr int kPieceCols = 64;
+constexpr int kPieceBytes = kPieceRows * Rows64::kRowBytes;
+constexpr int kPieces = kCols / kPieceCols;  // of a warp's rows
+constexpr int kSlots = 2;                    // so many of them are handed over at once
+constexpr int kLeftBytes = kRows * Rows64::kRowBytes;
+constexpr int kRightBytes = kCols * Rows64::kRowBytes;
+constexpr int kBiasBytes = kCols * static_cast<int>(sizeof(bf16));
+
+struct alignas(1024) SharedMemory {
+  std::byte left[kStages][kLeftBytes];
+  std::byte right[kStages][kRightBytes];
+  std::byte pieces[kConsumerWarps][kSlots][kPieceBytes];
+  std::byte bias[2][kBiasBytes];  // of tiles in turns
+  std::uint64_t filled[kStages], free[kStages];
+  std::uint64_t piece_filled[kConsumerWarps][kSlots], piece_free[kConsumerWarps][kSlots];
+};
+
+enum class Pass : std::uint8_t { kForward, kBackward };
+
+struct Product {
+  CUtensorMap left;   // [M, K]
+  CUtensorMap right;  // [N, K], in the backward pass [K, N]
+  bf16* pre;          // [M, N]
+  bf16* result;       // [M, N]
+  const bf16* bias;   // [N] or null
+  float* shares;      // of the sums of the result's columns, or null
+  int width;          // N
+  int steps;          // K / kDepth
+  int columns;        // of tiles
+  int tiles;          // of a cluster
+  int period;         // a cluster's every period-th tile is in the same column
+};
+
+/// A block's tile.
+struct Place {
+  int row, column;
+  int share;  // which share of its columns' sums it adds to
+};
+
+/// The tiles of a cluster: clusters take them in turns, row by row, so that those under way have
+/// few rows. Of those a cluster will take, the ones in the same column come first.
+class Walk {
+ public:
+  explicit __device__ Walk(const Product& p)
+      : p_(p), clusters_(gridDim.x / kBlocks), first_(blockIdx.x / kBlocks), tile_(first_) {}
+
+  __device__ bool more() const { return tile_ < p_.tiles; }
+  /// Whether it is the last one in its column.
+  __device__ bool ends_column() const { return tile_ + clusters_ * p_.period >= p_.tiles; }
+  __device__ void advance() {
+    if (!ends_column()) {
+      tile_ += clusters_ * p_.period;
+    } else {
+      first_ += clusters_;
+      tile_ = first_ < clusters_ * p_.period ? first_ : p_.tiles;
+    }
+  }
+
+  __device__ Place place() const {
+    const int rank = cluster_rank();
+    return {(tile_ / p_.columns * kBlocks + rank) * kRows, tile_ % p_.columns * kCols,
+            first_ / p_.columns * kBlocks + rank};
+  }
+
+ private:
+  const Product& p_;
+  int clusters_;
+  int first_;  // of this column
+  int tile_;
+};
+
+/// How many tiles it goes through.
+__device__ inline int tiles_of_cluster(const Product& p) {
+  const auto clusters = static_cast<int>(gridDim.x / kBlocks);
+  return (p.tiles - static_cast<int>(blockIdx.x / kBlocks) + clusters - 1) / clusters;
+}
+
+__device__ inline SharedBarrier barrier_at(const std::uint64_t& barrier) {
+  return {shared_address(&barrier)};
+}
+
+}  // namespace carope::cuda::matmul
