@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "core/random.h"
 #include "ops/attention.h"
 #include "support/compare.h"
@@ -289,6 +291,25 @@ TEST_P(ThroughOnGpu, RotatesAndAttendsAsTheCpuDoesStepByStep) {
     EXPECT_LE(error_of(read(gpu.args.logsumexp), read(cpu.args.logsumexp)),
               unrounded_tolerance().forward);
   }
+}
+
+/// The largest score then grows by so much from one tile of keys to the next that what was summed
+/// before it has to shrink.
+TEST_P(ThroughOnGpu, AttendsWithASharpSoftmax) {
+  constexpr float kSharpness = 4.0F;
+  Context host = Context::cpu(2);
+  Context device = cuda_context();
+  Call cpu = call(host, DType::kF32);
+  Call gpu = call(device, DType::kBF16);
+  auto qkv = read(gpu.args.qkv);
+  std::transform(qkv.begin(), qkv.end(), qkv.begin(), [](float x) { return x * kSharpness; });
+  write(qkv, cpu.args.qkv);
+  write(qkv, gpu.args.qkv);
+  ASSERT_TRUE(gpu.attend({}));
+  attention(host, cpu.attention, cpu.seq, cpu.args.qkv, cpu.args.out, cpu.args.logsumexp);
+  EXPECT_LE(error_of(read(gpu.args.out), read(cpu.args.out)), tolerance(DType::kBF16).forward);
+  EXPECT_LE(error_of(read(gpu.args.logsumexp), read(cpu.args.logsumexp)),
+            unrounded_tolerance().forward);
 }
 
 TEST_P(ThroughOnGpu, RotatesAndAttendsToTheSameBitsAgain) {

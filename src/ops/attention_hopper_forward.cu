@@ -1,4 +1,4 @@
-#include "ops/attention_hopper_tiles.cuh"
+#include "ops/attention_hopper_bringer.cuh"
 #include "ops/attention_tiled.h"
 
 // Causal attention over short sequences on Hopper, from q and k as they are before their rotation.
@@ -11,215 +11,52 @@
 namespace carope::cuda::tiled {
 namespace {
 
-constexpr int kSlots = kMaxTiles + 3;  // for tiles of keys and values
-constexpr int kAhead = 3;              // tiles that are brought while one is rotated
-/// One more, so that a tile can be rotated before the queries of the one before are taken.
-constexpr int kQuerySlots = kAhead + 1;
-/// Registers of a thread. Those of three groups must not exceed 504 together.
-constexpr int kAttendingRegisters = 208;
-constexpr int kBringingRegisters = 88;
-/// A thread that brings tiles has one of the four groups of eight pairs, of every 32nd row.
-constexpr int kPairGroups = kPairs / kGroup;
-constexpr int kRowStep = kGroupThreads / kPairGroups;
-constexpr int kRowsEach = kTile / kRowStep;
-static_assert(kRowStep % 8 == 0);  // so the permutation stays the same
-
-struct alignas(1024) ForwardMemory {
-  TileBytes keys[kSlots];
-  TileBytes values[kSlots];
-  TileBytes queries[kQuerySlots];
-  uint4 phases[kQuerySlots][kRowsEach][kGroupThreads];  // where the thread that copies them reads
-  std::uint64_t filled[kSlots], free[kSlots], queries_free[kQuerySlots];
-};
-static_assert(sizeof(ForwardMemory) <= 227 * 1024);  // what Hopper lends a block
-
-/// How q and k are to be rotated, and where to.
-struct Turns {
-  const std::uint32_t* increments = nullptr;  // [P]
-  const std::uint16_t* phases = nullptr;      // [B, T, H, P]
-  Rows<bf16> q{}, k{};
-};
-
-__device__ void init_barriers(ForwardMemory& shared) {
-  constexpr int kGroupWarps = kConsumerWarps / kGroups;
-  for (int i = 0; i < kSlots; ++i) {
-    barrier_at(shared.filled[i]).init(kGroupThreads);
-    barrier_at(shared.free[i]).init(kConsumerWarps);
-  }
-  for (auto& barrier : shared.queries_free) {
-    barrier_at(barrier).init(kGroupWarps);
-  }
-}
-
-/// Brings tiles and rotates them.
-template <Turn kTurn, RotaryLayout kLayout>
-class Bringer {
- public:
-  __device__ Bringer(const Problem<bf16>& p, const Turns& turns, ForwardMemory& shared)
-      : p_(p), turns_(turns), shared_(shared), thread_(threadIdx.x % kGroupThreads) {
-    const int row = thread_ / kPairGroups;
-    // Eight lanes access shared memory together: two rows, which must meet different banks.
-    row_ = kHalf ? row / 8 * 8 + row % 2 * 4 + row % 8 / 2 : row;
-    const int group = thread_ % kPairGroups;
-    piece_[0] = kHalf ? group : 2 * group;
-    piece_[1] = kHalf ? group + kPairGroups : 2 * group + 1;
-    if constexpr (kTurn == Turn::kIncrements) {
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) {
-        increments_[i] = turns.increments[group * kGroup + i];
-      }
-    }
-  }
-
-  __device__ void run() {
-    const int heads = p_.batch * p_.heads;
-    const int tiles = p_.queries / kTile;
-    const int own_heads = (heads - static_cast<int>(blockIdx.x) - 1) / gridDim.x + 1;
-    const int count = own_heads * tiles;
-    for (int n = 0; n < count + kAhead; ++n) {
-      if (n >= kAhead) {
-        wait_for_copies<kAhead - 1>();
-        finish(n - kAhead, tiles);
-      }
-      if (n < count) {
-        barrier_at(shared_.queries_free[n % kQuerySlots]).wait(n / kQuerySlots - 1);
-        barrier_at(shared_.free[n % kSlots]).wait(n / kSlots - 1);
-        start(n, tiles);
-      }
-      close_copies();
-    }
-  }
-
- private:
-  static constexpr bool kHalf = kLayout == RotaryLayout::kHalf;
-  using Pairs = Group<bf16, kHalf ? Access::kHalf : Access::kInterleaved>;
-
-  /// The block's tiles are numbered through all its heads.
-  __device__ static int head_of(int n, int tiles) { return blockIdx.x + n / tiles * gridDim.x; }
-
-  /// Where this thread's piece of its first row is in a tile, in bytes.
-  __device__ int offset(int side) const {
-    return row_ * Rows64::kRowBytes + (piece_[side] ^ row_ % 8) * static_cast<int>(sizeof(uint4));
-  }
-
-  __device__ void start(int n, int tiles) const {
-    const int head = head_of(n, tiles);
-    const int tile = n % tiles;
-    copy(shared_.queries[n % kQuerySlots], p_.q, head, tile);
-    copy(shared_.keys[n % kSlots], p_.k, head, tile);
-    copy(shared_.values[n % kSlots], p_.v, head, tile);
-    if constexpr (kTurn == Turn::kPhases) {
-#pragma unroll
-      for (int i = 0; i < kRowsEach; ++i) {
-        copy_16_bytes(shared_address(&shared_.phases[n % kQuerySlots][i][thread_]),
-                      pairs_of(turns_.phases, p_, head, tile * kTile + row_ + i * kRowStep) +
-                          thread_ % kPairGroups * kGroup,
-                      true);
-      }
-    }
-  }
-
-  __device__ void copy(const TileBytes& to, const Rows<const bf16>& rows, int head,
-                       int tile) const {
-    const std::uint32_t target = shared_address(to);
-    const bf16* source = tile_of(rows, p_, head, tile) + row_ * rows.row_stride;
-#pragma unroll
-    for (int i = 0; i < kRowsEach; ++i) {
-#pragma unroll
-      for (int side = 0; side < 2; ++side) {
-        copy_16_bytes(target + offset(side) + i * kRowStep * Rows64::kRowBytes,
-                      source + i * kRowStep * rows.row_stride + piece_[side] * 8, true);
-      }
-    }
-  }
-
-  /// Rotates a tile that has arrived, of which each thread reads only what it copied, and hands it
-  /// on.
-  __device__ void finish(int n, int tiles) const {
-    if constexpr (kTurn != Turn::kNone) {
-      const int head = head_of(n, tiles);
-      const int tile = n % tiles;
-#pragma unroll
-      for (int i = 0; i < kRowsEach; ++i) {
-        std::uint32_t phase[kGroup];
-        load_phases(phase, n, tile, i);
-        const auto rotation = Rotation::by<bf16>(phase, Direction::kForward);
-        rotate(shared_.queries[n % kQuerySlots], turns_.q, head, tile, i, rotation);
-        rotate(shared_.keys[n % kSlots], turns_.k, head, tile, i, rotation);
-      }
-    }
-    publish_to_products();
-    barrier_at(shared_.filled[n % kSlots]).arrive();
-  }
-
-  __device__ void load_phases(std::uint32_t (&phase)[kGroup], int n, int tile, int i) const {
-    if constexpr (kTurn == Turn::kIncrements) {
-      const std::uint32_t steps = tile * kTile + row_ + i * kRowStep + 1;
-#pragma unroll
-      for (int j = 0; j < kGroup; ++j) {
-        phase[j] = steps * increments_[j];
-      }
-    } else {
-      const uint4 eight = shared_.phases[n % kQuerySlots][i][thread_];
-      const std::uint32_t two[] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-      for (int j = 0; j < kGroup; ++j) {
-        phase[j] = j % 2 == 0 ? two[j / 2] << 16 : two[j / 2] & 0xFFFF0000U;
-      }
-    }
-  }
-
-  __device__ void rotate(TileBytes& bytes, const Rows<bf16>& rows, int head, int tile, int i,
-                         const Rotation& rotation) const {
-    std::byte* const row = bytes + i * kRowStep * Rows64::kRowBytes;
-    auto* const first = reinterpret_cast<bf16*>(row + offset(0));
-    auto* const second = reinterpret_cast<bf16*>(row + offset(1));
-    Pairs pairs = Pairs::load(first, second);
-    rotation.apply(pairs);
-    pairs.store(first, second);
-    bf16* const to = tile_of(rows, p_, head, tile) + (row_ + i * kRowStep) * rows.row_stride;
-    pairs.store(to + piece_[0] * 8, to + piece_[1] * 8);
-  }
-
-  const Problem<bf16>& p_;
-  const Turns& turns_;
-  ForwardMemory& shared_;
-  int thread_, row_, piece_[2];
-  std::uint32_t increments_[kGroup];
-};
-
 /// The softmax of 64 queries over the keys seen so far, as a lane has it of its two rows: against
-/// the largest score, and sums of the lane's columns only.
+/// about the largest score, and sums of the lane's columns only.
 struct GroupSoftmax {
   float max[2] = {kNegativeInfinity, kNegativeInfinity};
   float sum[2] = {0.0F, 0.0F};
 
-  /// Turns scores into exponentials; what came before has to shrink by as much as it says. Every
-  /// query sees a key of the first tile, so that the largest score is finite from there on.
-  __device__ void take(GroupSums& s, float scale_log2, float (&shrink)[2]) {
+  /// Turns scores into exponentials. Returns whether what came before has to shrink first: only
+  /// where a score of the warp's is so much larger than all before that its exponential would
+  /// exceed 2^kRoom.
+  __device__ bool take(GroupSums& s, float scale_log2, float (&shrink)[2]) {
+    constexpr float kRoom = 8.0F;
+    float largest[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float largest = max[half];
+      float& m = largest[half];
+      m = max[half];
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
-        largest = fmaxf(largest, fmaxf(s[4 * n + 2 * half], s[4 * n + 2 * half + 1]));
+        m = fmaxf(m, fmaxf(s[4 * n + 2 * half], s[4 * n + 2 * half + 1]));
       }
-      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
-      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
-      const float shift = largest * scale_log2;
-      shrink[half] = fast_exp2(max[half] * scale_log2 - shift);
-      max[half] = largest;
-      float added = 0.0F;
+      m = fmaxf(m, __shfl_xor_sync(kAllLanes, m, 1));
+      m = fmaxf(m, __shfl_xor_sync(kAllLanes, m, 2));
+    }
+    const float growth = fmaxf(largest[0] - max[0], largest[1] - max[1]);
+    const bool shrinks = __any_sync(kAllLanes, growth * scale_log2 > kRoom) != 0;
+    if (shrinks) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        shrink[half] = fast_exp2((max[half] - largest[half]) * scale_log2);
+        sum[half] *= shrink[half];
+        max[half] = largest[half];
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float shift = max[half] * scale_log2;
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
         float& a = s[4 * n + 2 * half];
         float& b = s[4 * n + 2 * half + 1];
         a = fast_exp2(a * scale_log2 - shift);
         b = fast_exp2(b * scale_log2 - shift);
-        added += a + b;
+        sum[half] += a + b;
       }
-      sum[half] = sum[half] * shrink[half] + added;
     }
+    return shrinks;
   }
 
   __device__ void finish() {
@@ -304,7 +141,7 @@ class Attender {
       if (key_tile == tile) {
         mask(scores);
       }
-      softmax.take(scores, scale_log2, shrink);
+      return softmax.take(scores, scale_log2, shrink);
     };
 
     begin_products();
@@ -317,13 +154,15 @@ class Attender {
       start_scores(key_tile);
       start_adding_values(key_tile - 1);
       wait_for_products<1>();
-      take_scores(key_tile);
+      const bool shrinks = take_scores(key_tile);
       wait_for_products<0>();
       settle(out);
       if (releases) {
         release(shared_.free[(first + key_tile - 1) % kSlots]);
       }
-      scale_rows(out, shrink);
+      if (shrinks) {
+        scale_rows(out, shrink);
+      }
       as_left_factor(probabilities, scores);
     }
     begin_products();
@@ -423,7 +262,7 @@ bool attention_through(Context& ctx, const Attention& attention, const Sequence&
   if (!tiled::attention_rotates(ctx, attention, seq, qkv) || !aligned16(out.raw())) {
     return false;
   }
-  Turns turns{.q = part_of<bf16>(seq, qkv, 0), .k = part_of<bf16>(seq, qkv, 1)};
+  Turns turns{.qkv = data_of<bf16>(qkv)};
   if (input.increments) {
     turns.increments = input.increments.data<std::uint32_t>();
   }
