@@ -1,9 +1,11 @@
-// The backward pass of attention that goes on through the rotation and the bias of its input,
-// against the CPU engine, which takes those steps one by one in fp32, and against what it wrote
-// itself.
+// Attention that does the rotation of its input too, and its backward pass that goes on through the
+// rotation and the bias: against the CPU engine, which takes those steps one by one in fp32, and
+// against what they wrote themselves.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+
+#include <algorithm>
 
 #include "core/random.h"
 #include "ops/attention.h"
@@ -46,6 +48,16 @@ std::vector<Way> all_ways() {
                     .layout = layout,
                     .torque = true,
                     .write = Write::kAccumulate});
+  }
+  return ways;
+}
+
+/// Those of the forward pass.
+std::vector<Way> rotations() {
+  std::vector<Way> ways = {{}};
+  for (const RotaryLayout layout : {RotaryLayout::kHalf, RotaryLayout::kInterleaved}) {
+    ways.push_back({.rotated = Rotated::kByIncrements, .layout = layout});
+    ways.push_back({.rotated = Rotated::kByPhases, .layout = layout});
   }
   return ways;
 }
@@ -103,6 +115,13 @@ struct Call {
     return attention_backward_through(ctx, attention, seq, args, input(way));
   }
 
+  /// Rotates and attends.
+  bool attend(const Way& way) {
+    fill(args.out, NAN);
+    fill(args.logsumexp, NAN);
+    return attention_through(ctx, attention, seq, input(way), args.qkv, args.out, args.logsumexp);
+  }
+
   static void fill(const Tensor& tensor, float value) {
     write(std::vector<float>(static_cast<std::size_t>(tensor.size()), value), tensor);
   }
@@ -123,6 +142,42 @@ struct Call {
   }
 };
 
+/// Calls visit(number of the pair in [B, T, H, P], where its elements are in qkv) for q and k.
+template <class Visit>
+void for_each_pair(const Call& cpu, const Way& way, const Visit& visit) {
+  const std::int64_t heads = cpu.attention.heads;
+  const bool half = way.layout == RotaryLayout::kHalf;
+  for (std::int64_t pair = 0; pair < cpu.phases.size(); ++pair) {
+    const std::int64_t p = pair % kPairs;
+    const std::int64_t head = pair / kPairs % heads;
+    const std::int64_t token = pair / kPairs / heads;
+    for (const std::int64_t part : {0, 1}) {
+      const std::int64_t first = (token * 3 + part) * heads * kDim + head * kDim;
+      visit(static_cast<std::size_t>(pair), static_cast<std::size_t>(first + (half ? p : 2 * p)),
+            static_cast<std::size_t>(first + (half ? p + kPairs : 2 * p + 1)));
+    }
+  }
+}
+
+/// Rotates q and k, or their gradients back, on the CPU.
+void rotate(const Call& cpu, const Way& way, Direction direction, std::vector<float>& qkv) {
+  if (way.rotated == Rotated::kByIncrements) {
+    rotary(cpu.ctx,
+           {.heads = cpu.attention.heads, .layout = way.layout, .increments = cpu.increments},
+           cpu.seq, direction, Tensor::of(qkv, cpu.args.qkv.shape()));
+  } else if (way.rotated == Rotated::kByPhases) {
+    const auto* phases = cpu.phases.data<std::uint16_t>();
+    const double turn = (direction == Direction::kForward ? 2.0 : -2.0) * std::numbers::pi;
+    for_each_pair(cpu, way, [&](std::size_t pair, std::size_t at_x, std::size_t at_y) {
+      const double angle = turn * phases[pair] / 65536.0;
+      const auto x = static_cast<double>(qkv[at_x]);
+      const auto y = static_cast<double>(qkv[at_y]);
+      qkv[at_x] = static_cast<float>(std::cos(angle) * x - std::sin(angle) * y);
+      qkv[at_y] = static_cast<float>(std::sin(angle) * x + std::cos(angle) * y);
+    });
+  }
+}
+
 /// The same step by step on the CPU, from dqkv as attention leaves it.
 struct Expected {
   Expected(Call& cpu, const Way& way, const std::vector<float>& rotated_gradients)
@@ -130,13 +185,7 @@ struct Expected {
     if (way.torque) {
       add_torque(cpu, way);
     }
-    if (way.rotated == Rotated::kByPhases) {
-      turn_back(cpu, way);
-    } else if (way.rotated == Rotated::kByIncrements) {
-      rotary(cpu.ctx,
-             {.heads = cpu.attention.heads, .layout = way.layout, .increments = cpu.increments},
-             cpu.seq, Direction::kBackward, Tensor::of(dqkv, cpu.args.dqkv.shape()));
-    }
+    rotate(cpu, way, Direction::kBackward, dqkv);
     bias_gradient = sum_columns(dqkv, way, cpu.args.dqkv.cols());
   }
 
@@ -156,39 +205,11 @@ struct Expected {
   std::vector<double> bias_gradient;
 
  private:
-  /// Calls visit(number of the pair in [B, T, H, P], where its elements are in qkv) for q and k.
-  template <class Visit>
-  static void for_each_pair(const Call& cpu, const Way& way, const Visit& visit) {
-    const std::int64_t heads = cpu.attention.heads;
-    const bool half = way.layout == RotaryLayout::kHalf;
-    for (std::int64_t pair = 0; pair < cpu.phases.size(); ++pair) {
-      const std::int64_t p = pair % kPairs;
-      const std::int64_t head = pair / kPairs % heads;
-      const std::int64_t token = pair / kPairs / heads;
-      for (const std::int64_t part : {0, 1}) {
-        const std::int64_t first = (token * 3 + part) * heads * kDim + head * kDim;
-        visit(static_cast<std::size_t>(pair), static_cast<std::size_t>(first + (half ? p : 2 * p)),
-              static_cast<std::size_t>(first + (half ? p + kPairs : 2 * p + 1)));
-      }
-    }
-  }
-
   void add_torque(const Call& cpu, const Way& way) {
     const float* qkv = cpu.args.qkv.f32();
     for_each_pair(cpu, way, [&](std::size_t pair, std::size_t x, std::size_t y) {
       torque[pair] += static_cast<double>(qkv[x]) * static_cast<double>(dqkv[y]) -
                       static_cast<double>(qkv[y]) * static_cast<double>(dqkv[x]);
-    });
-  }
-
-  void turn_back(const Call& cpu, const Way& way) {
-    const auto* phases = cpu.phases.data<std::uint16_t>();
-    for_each_pair(cpu, way, [&](std::size_t pair, std::size_t x, std::size_t y) {
-      const double angle = 2.0 * std::numbers::pi * phases[pair] / 65536.0;
-      const auto dx = static_cast<double>(dqkv[x]);
-      const auto dy = static_cast<double>(dqkv[y]);
-      dqkv[x] = static_cast<float>(std::cos(angle) * dx + std::sin(angle) * dy);
-      dqkv[y] = static_cast<float>(std::cos(angle) * dy - std::sin(angle) * dx);
     });
   }
 };
@@ -247,6 +268,79 @@ TEST_P(ThroughOnGpu, GivesWhatTheCpuGivesStepByStep) {
   }
 }
 
+TEST_P(ThroughOnGpu, RotatesAndAttendsAsTheCpuDoesStepByStep) {
+  Context host = Context::cpu(2);
+  Context device = cuda_context();
+  for (const Way& way : rotations()) {
+    SCOPED_TRACE(way.name());
+    Call gpu = call(device, DType::kBF16);
+    ASSERT_TRUE(attention_rotates(device, gpu.attention, gpu.seq, gpu.args.qkv));
+    ASSERT_TRUE(gpu.attend(way));
+    const auto stored = read(gpu.args.qkv);
+
+    Call cpu = call(host, DType::kF32);
+    auto rotated = read(cpu.args.qkv);
+    rotate(cpu, way, Direction::kForward, rotated);
+    EXPECT_LE(error_of(stored, rotated), tolerance(DType::kBF16).forward);
+    if (way.rotated == Rotated::kNot) {
+      EXPECT_TRUE(same_bits(stored, rotated));
+    }
+    write(stored, cpu.args.qkv);
+    attention(host, cpu.attention, cpu.seq, cpu.args.qkv, cpu.args.out, cpu.args.logsumexp);
+    EXPECT_LE(error_of(read(gpu.args.out), read(cpu.args.out)), tolerance(DType::kBF16).forward);
+    EXPECT_LE(error_of(read(gpu.args.logsumexp), read(cpu.args.logsumexp)),
+              unrounded_tolerance().forward);
+  }
+}
+
+/// The largest score then grows by so much from one tile of keys to the next that what was summed
+/// before it has to shrink.
+TEST_P(ThroughOnGpu, AttendsWithASharpSoftmax) {
+  constexpr float kSharpness = 4.0F;
+  Context host = Context::cpu(2);
+  Context device = cuda_context();
+  Call cpu = call(host, DType::kF32);
+  Call gpu = call(device, DType::kBF16);
+  auto qkv = read(gpu.args.qkv);
+  std::transform(qkv.begin(), qkv.end(), qkv.begin(), [](float x) { return x * kSharpness; });
+  write(qkv, cpu.args.qkv);
+  write(qkv, gpu.args.qkv);
+  ASSERT_TRUE(gpu.attend({}));
+  attention(host, cpu.attention, cpu.seq, cpu.args.qkv, cpu.args.out, cpu.args.logsumexp);
+  EXPECT_LE(error_of(read(gpu.args.out), read(cpu.args.out)), tolerance(DType::kBF16).forward);
+  EXPECT_LE(error_of(read(gpu.args.logsumexp), read(cpu.args.logsumexp)),
+            unrounded_tolerance().forward);
+}
+
+TEST_P(ThroughOnGpu, RotatesAndAttendsToTheSameBitsAgain) {
+  Context device = cuda_context();
+  std::vector<std::vector<float>> found;
+  for (int i = 0; i < 2; ++i) {
+    Call gpu = call(device, DType::kBF16);
+    ASSERT_TRUE(gpu.attend({.rotated = Rotated::kByPhases}));
+    for (const Tensor& result : {gpu.args.qkv, gpu.args.out, gpu.args.logsumexp}) {
+      found.push_back(read(result));
+    }
+  }
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(same_bits(found[i], found[i + 3])) << i;
+  }
+}
+
+TEST_P(ThroughOnGpu, PassesOnANanInAQuery) {
+  Context device = cuda_context();
+  Call gpu = call(device, DType::kBF16);
+  auto qkv = read(gpu.args.qkv);
+  qkv[static_cast<std::size_t>(70 * gpu.args.qkv.cols())] = NAN;
+  write(qkv, gpu.args.qkv);
+  ASSERT_TRUE(gpu.attend({.rotated = Rotated::kByPhases}));
+  const auto out = read(gpu.args.out);
+  const auto first = static_cast<std::size_t>(70 * gpu.args.out.cols());
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    ASSERT_EQ(std::isnan(out[i]), i >= first && i < first + kDim) << i;
+  }
+}
+
 TEST_P(ThroughOnGpu, GivesTheSameBitsAgainAndThoseOfAttentionAlone) {
   Context device = cuda_context();
   Call gpu = call(device, DType::kBF16);
@@ -297,9 +391,26 @@ TEST(Through, LeavesToOthersWhatItDoesNotServe) {
     Context ctx = cuda_context(true, use);
     Call call(ctx, 1, length, 1, type);
     EXPECT_FALSE(call.go({}));
-    for (const Tensor& result : {call.args.dqkv, call.bias_gradient}) {
+    EXPECT_FALSE(attention_rotates(ctx, call.attention, call.seq, call.args.qkv));
+    EXPECT_FALSE(call.attend({}));
+    for (const Tensor& result :
+         {call.args.dqkv, call.bias_gradient, call.args.out, call.args.logsumexp}) {
       EXPECT_THAT(read(result), testing::Each(testing::IsNan())) << "something was done";
     }
+  }
+}
+
+TEST(Through, DoesNotRotateAndAttendWithSlopesOrDocuments) {
+  if (!has_gpu()) {
+    GTEST_SKIP() << "no GPU is present";
+  }
+  Context ctx = cuda_context();
+  for (const bool slopes : {true, false}) {
+    Call call(ctx, 1, 128, 1, DType::kBF16);
+    const auto before = read(call.args.qkv);
+    (slopes ? call.attention.slopes : call.seq.document_start) = call.increments;
+    EXPECT_FALSE(attention_rotates(ctx, call.attention, call.seq, call.args.qkv));
+    EXPECT_TRUE(same_bits(read(call.args.qkv), before));
   }
 }
 
@@ -311,6 +422,12 @@ TEST(Through, IsLeftToOthersOnTheCpu) {
   for (const Way& way : all_ways()) {
     EXPECT_FALSE(call.go(way)) << way.name();
   }
+  EXPECT_FALSE(attention_rotates(ctx, call.attention, call.seq, call.args.qkv));
+  const auto before = read(call.args.qkv);
+  for (const Way& way : rotations()) {
+    EXPECT_FALSE(call.attend(way)) << way.name();
+  }
+  EXPECT_TRUE(same_bits(read(call.args.qkv), before));
   EXPECT_THAT(read(call.args.dqkv), testing::Each(testing::IsNan()));
 }
 
@@ -331,6 +448,11 @@ TEST(Through, RefusesAnInputThatDoesNotFit) {
               HasSubstr("the gradient of qkv's bias"));
   EXPECT_THAT(said({.increments = call.increments, .phases = call.phases}),
               HasSubstr("give one of them"));
+  EXPECT_THAT(message_of<ShapeError>([&] {
+                attention_through(ctx, call.attention, call.seq, {.phases = few}, call.args.qkv,
+                                  call.args.out, call.args.logsumexp);
+              }),
+              HasSubstr("the phases of attention's input"));
   EXPECT_THAT(said({.increments = call.increments, .torque = call.torque}),
               HasSubstr("the gradient of the phases of attention's input: give them too"));
 }

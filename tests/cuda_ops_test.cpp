@@ -162,18 +162,23 @@ TEST(Cuda, SweepsOverEveryOperation) {
   EXPECT_GE(sweep(false).size() + sweep(true).size(), cases().size());
 }
 
-TEST(Cuda, RotatesByThePhasesThatTheCpuHandsOut) {
+TEST(Cuda, HasThePhasesThatTheCpuHandsOut) {
   if (!has_gpu()) {
     GTEST_SKIP() << "no GPU is present";
   }
-  const auto phases_on = [](Context ctx, const CaropeCase& c, DType activation) {
+  const auto phases_on = [](Context ctx, const CaropeCase& c, DType activation, bool rotates) {
     const OpRun run(carope_case(c), ctx, activation);
     const Shape shape{c.seq.batch, c.seq.length, c.heads, c.pairs};
     const Memory memory(ctx.device(), TensorSpec{shape, DType::kU16}.bytes());
     const Tensor phases(memory.data(), {shape, DType::kU16}, ctx.device());
     const OpTensors& t = run.tensors();
-    carope(ctx, {.heads = c.heads, .layout = c.layout, .chunk = c.chunk}, bind(c.seq, t), t.in[0],
-           t.out[0], t.saved[0], {}, phases);
+    const Carope op{.heads = c.heads, .layout = c.layout, .chunk = c.chunk};
+    const Sequence seq = bind(c.seq, t);
+    if (rotates) {
+      carope(ctx, op, seq, t.in[0], t.out[0], t.saved[0], {}, phases);
+    } else {
+      carope_phases(ctx, op, seq, t.in[0], t.out[0], t.saved[0], phases);
+    }
     std::vector<std::uint16_t> values(static_cast<std::size_t>(shape.size()));
     copy_to_host(values.data(), phases.raw(), phases.bytes(), ctx.device());
     return values;
@@ -186,9 +191,12 @@ TEST(Cuda, RotatesByThePhasesThatTheCpuHandsOut) {
         for (const bool packed : {false, true}) {
           c.seq.document_starts = packed ? std::vector<std::vector<std::int64_t>>{{0, 70}, {0, 1}}
                                          : std::vector<std::vector<std::int64_t>>{};
-          EXPECT_EQ(phases_on(cuda_context(), c, activation),
-                    phases_on(Context::cpu(2), c, activation))
-              << pairs << " pairs, " << to_string(activation) << (packed ? ", packed" : "");
+          const auto expected = phases_on(Context::cpu(2), c, activation, true);
+          for (const bool rotates : {true, false}) {
+            EXPECT_EQ(phases_on(cuda_context(), c, activation, rotates), expected)
+                << pairs << " pairs, " << to_string(activation) << (packed ? ", packed" : "")
+                << (rotates ? "" : ", left for others");
+          }
         }
       }
     }

@@ -225,10 +225,10 @@ void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Ac
                  .bias = w.qkv.bias,
                  .y = b.qkv},
                 rounding);
-  encoding_->rotate(ctx, seq, position, b.qkv);
   if (state == nullptr) {
-    attention(ctx, attention_, seq, b.qkv, b.attended, b.logsumexp);
+    attend(ctx, seq, position, b);
   } else {
+    encoding_->rotate(ctx, seq, position, b.qkv);
     attention_cached(ctx, attention_, seq, b.qkv, state->layers[layer].cache, b.attended);
   }
   linear_add(ctx, b.attended, w.attention_out.weight, w.attention_out.bias, b.residual,
@@ -244,6 +244,19 @@ void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Ac
                  .y = b.mlp_hidden},
                 rounding);
   linear_add(ctx, b.mlp_hidden, w.mlp_out.weight, w.mlp_out.bias, b.residual_mid, result, rounding);
+}
+
+void Gpt::attend(Context& ctx, const Sequence& seq, const LayerView& position,
+                 const BlockActivations& b) const {
+  const std::optional<AttentionInput> input = encoding_->attention_input(position);
+  if (input && attention_rotates(ctx, attention_, seq, b.qkv)) {
+    encoding_->prepare_attention(ctx, seq, position, b.qkv);
+    if (attention_through(ctx, attention_, seq, *input, b.qkv, b.attended, b.logsumexp)) {
+      return;
+    }
+  }
+  encoding_->rotate(ctx, seq, position, b.qkv);
+  attention(ctx, attention_, seq, b.qkv, b.attended, b.logsumexp);
 }
 
 Tensor Gpt::gate_logits(std::size_t layer, const Activations& a) const {

@@ -78,6 +78,9 @@ class Gpt {
                  const DecodeState* state) const;
   void block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,
                      DecodeState* state) const;
+  /// Rotates q and k of a whole sequence and attends.
+  void attend(Context& ctx, const Sequence& seq, const LayerView& position,
+              const BlockActivations& b) const;
   void block_backward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,
                       Write write);
   void backward(Context& ctx, const Batch& batch, Activations& a, Write write);

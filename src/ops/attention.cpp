@@ -15,6 +15,8 @@ decltype(carope::attention) attention;
 decltype(carope::attention_backward) attention_backward;
 decltype(carope::attention_backward_through) attention_backward_through;
 decltype(carope::attention_goes_through) attention_goes_through;
+decltype(carope::attention_rotates) attention_rotates;
+decltype(carope::attention_through) attention_through;
 decltype(carope::attention_cached) attention_cached;
 }  // namespace cuda
 
@@ -31,6 +33,14 @@ void check_attention(const Attention& attention, const Sequence& seq, const Tens
   if (attention.slopes) {
     check_shape(attention.slopes, {attention.heads}, "the slopes of attention");
   }
+}
+
+void check_forward(const Attention& attention, const Sequence& seq, const Tensor& qkv,
+                   const Tensor& out, const Tensor& logsumexp) {
+  check_attention(attention, seq, qkv, out);
+  check_shape(logsumexp, {seq.batch, attention.heads, seq.length}, "logsumexp");
+  check<ShapeError>(seq.offset == 0, "attention from offset {} needs a cache of the earlier keys",
+                    seq.offset);
 }
 
 void check_backward(const Attention& attention, const Sequence& seq,
@@ -68,11 +78,23 @@ void check_input(const Attention& attention, const Sequence& seq, const Tensor& 
 
 void attention(Context& ctx, const Attention& attention, const Sequence& seq, const Tensor& qkv,
                const Tensor& out, const Tensor& logsumexp) {
-  check_attention(attention, seq, qkv, out);
-  check_shape(logsumexp, {seq.batch, attention.heads, seq.length}, "logsumexp");
-  check<ShapeError>(seq.offset == 0, "attention from offset {} needs a cache of the earlier keys",
-                    seq.offset);
+  check_forward(attention, seq, qkv, out, logsumexp);
   dispatch(ctx, cpu::attention, cuda::attention, attention, seq, qkv, out, logsumexp);
+}
+
+bool attention_rotates(Context& ctx, const Attention& attention, const Sequence& seq,
+                       const Tensor& qkv) {
+  return ctx.device().kind == DeviceKind::kCuda &&
+         cuda::attention_rotates(ctx, attention, seq, qkv);
+}
+
+bool attention_through(Context& ctx, const Attention& attention, const Sequence& seq,
+                       const AttentionInput& input, const Tensor& qkv, const Tensor& out,
+                       const Tensor& logsumexp) {
+  check_forward(attention, seq, qkv, out, logsumexp);
+  check_input(attention, seq, qkv, input);
+  return ctx.device().kind == DeviceKind::kCuda &&
+         cuda::attention_through(ctx, attention, seq, input, qkv, out, logsumexp);
 }
 
 void attention_backward(Context& ctx, const Attention& attention, const Sequence& seq,

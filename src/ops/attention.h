@@ -30,16 +30,27 @@ struct AttentionBackward {
 void attention_backward(Context& ctx, const Attention& attention, const Sequence& seq,
                         const AttentionBackward& args);
 
-/// What happened to qkv before attention, for a backward pass that goes on through it: q and k were
-/// rotated by (t + 1) increments, by `phases`, or not at all; before that a bias was added.
+/// What happens to qkv before attention, for a pass that does that too: a bias is added, then q and
+/// k are rotated by (t + 1) increments, by `phases`, or not at all.
 struct AttentionInput {
   RotaryLayout layout = RotaryLayout::kHalf;
   Tensor increments{};  // [P] u32
   Tensor phases{};      // [B, T, H, P] u16, in 2^-16 turns
-  Tensor torque{};      // [B, T, H, P] bf16 result: the gradient of the phases in radians; or empty
+  // Of the backward pass only.
+  Tensor torque{};  // [B, T, H, P] bf16 result: the gradient of the phases in radians; or empty
   Tensor bias_gradient{};           // [3C] f32 result: the sums of dqkv's columns; or empty
   Write write = Write::kOverwrite;  // of bias_gradient
 };
+
+/// Whether attention_through() takes such a qkv.
+bool attention_rotates(Context& ctx, const Attention& attention, const Sequence& seq,
+                       const Tensor& qkv);
+
+/// attention() from q and k as they are before the rotation, which it does in place. Returns false,
+/// having done nothing, where no kernel does both.
+bool attention_through(Context& ctx, const Attention& attention, const Sequence& seq,
+                       const AttentionInput& input, const Tensor& qkv, const Tensor& out,
+                       const Tensor& logsumexp);
 
 /// attention_backward() with dqkv as it was before the rotation. Returns false, having done
 /// nothing, where no kernel goes that far.

@@ -58,6 +58,19 @@ void attention_backward(Context& ctx, const Attention& attention, const Sequence
          cudnn::serves_backward(ctx, attention, seq, args.qkv), cudnn, own);
 }
 
+bool attention_rotates(Context& ctx, const Attention& attention, const Sequence& seq,
+                       const Tensor& qkv) {
+  return ctx.state<AttentionKernels>().use != AttentionKernels::Use::kCudnn &&
+         tiled::attention_rotates(ctx, attention, seq, qkv);
+}
+
+bool attention_through(Context& ctx, const Attention& attention, const Sequence& seq,
+                       const AttentionInput& input, const Tensor& qkv, const Tensor& out,
+                       const Tensor& logsumexp) {
+  return ctx.state<AttentionKernels>().use != AttentionKernels::Use::kCudnn &&
+         tiled::attention_through(ctx, attention, seq, input, qkv, out, logsumexp);
+}
+
 bool attention_backward_through(Context& ctx, const Attention& attention, const Sequence& seq,
                                 const AttentionBackward& args, const AttentionInput& input) {
   return ctx.state<AttentionKernels>().use != AttentionKernels::Use::kCudnn &&

@@ -16,5 +16,7 @@ void attention_backward(Context& ctx, const Attention& attention, const Sequence
                         const AttentionBackward& args);
 decltype(carope::attention_backward_through) attention_backward_through;
 decltype(carope::attention_goes_through) attention_goes_through;
+decltype(carope::attention_rotates) attention_rotates;
+decltype(carope::attention_through) attention_through;
 
 }  // namespace carope::cuda::tiled

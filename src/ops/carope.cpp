@@ -11,6 +11,7 @@ decltype(carope::carope) carope;
 decltype(carope::carope_backward) carope_backward;
 decltype(carope::carope_frequency) carope_frequency;
 decltype(carope::carope_gate_backward) carope_gate_backward;
+decltype(carope::carope_phases) carope_phases;
 }  // namespace cpu
 
 namespace cuda {
@@ -18,6 +19,7 @@ decltype(carope::carope) carope;
 decltype(carope::carope_backward) carope_backward;
 decltype(carope::carope_frequency) carope_frequency;
 decltype(carope::carope_gate_backward) carope_gate_backward;
+decltype(carope::carope_phases) carope_phases;
 }  // namespace cuda
 
 namespace {
@@ -41,6 +43,10 @@ void check_carope(const Carope& carope, const Sequence& seq, const Tensor& logit
   const std::int64_t pairs = qkv.cols() / (6 * carope.heads);
   check_gates(carope, seq, logits, pairs);
   check_shape(carry, carope_carry_spec(carope, seq, pairs).shape, "the carries");
+}
+
+void check_phases(const Sequence& seq, const Tensor& carry, const Tensor& phases) {
+  check_shape(phases, {seq.batch, seq.length, carry.dim(2), carry.cols()}, "the phases");
 }
 
 }  // namespace
@@ -68,9 +74,16 @@ void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tenso
     check_shape(state, {seq.batch, carope.heads, carry.cols()}, "the phase state");
   }
   if (phases) {
-    check_shape(phases, {seq.batch, seq.length, carope.heads, carry.cols()}, "the phases");
+    check_phases(seq, carry, phases);
   }
   dispatch(ctx, cpu::carope, cuda::carope, carope, seq, logits, qkv, carry, state, phases);
+}
+
+void carope_phases(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
+                   const Tensor& qkv, const Tensor& carry, const Tensor& phases) {
+  check_carope(carope, seq, logits, qkv, carry);
+  check_phases(seq, carry, phases);
+  dispatch(ctx, cpu::carope_phases, cuda::carope_phases, carope, seq, logits, qkv, carry, phases);
 }
 
 void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,

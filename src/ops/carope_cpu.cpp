@@ -153,6 +153,17 @@ class Kernel {
     });
   }
 
+  void leave_phases(const Tensor& qkv, const Tensor& phases) const {
+    auto* rounded = phases.data<std::uint16_t>();
+    scan_chunks({});
+    for_each_span(0, [&](const Span& span) {
+      alignas(64) std::uint32_t phase[kMaxRotaryPairs];
+      copy(carry_ + chunk_index(span, span.chunk), phase);
+      scan(span, phase, [&](std::int64_t t) { round(phase, rounded + phase_index(span, t)); });
+      pass_on_nan(span, qkv);
+    });
+  }
+
   void backward(const Tensor& qkv, const Tensor& dqkv, const Tensor& dlogits) const {
     const float* values = qkv.f32();
     const float* dvalues = dqkv.f32();
@@ -170,7 +181,7 @@ class Kernel {
   void backward(const Tensor& torque, const Tensor& dlogits) const {
     const float* values = torque.f32();
     const auto add_torque = [&](const Span& span, std::int64_t t, double* sums) {
-      add(values + gate_index(span, t) * pairs_, sums);
+      add(values + phase_index(span, t), sums);
     };
     const double* later = sum_later_torque(add_torque);
     for_each_span(0, [&](const Span& span) {
@@ -204,9 +215,13 @@ class Kernel {
     return seq_.document_start && seq_.start_of(b, t) == t;
   }
 
-  // Where a span's entries are, in a [B, T, H] tensor, in [B, chunks, H, P] and in [B, T, 3C].
+  // Where a span's entries are, in a tensor [B, T, H] or [B, T, H, P], in [B, chunks, H, P] and in
+  // [B, T, 3C].
   std::int64_t gate_index(const Span& span, std::int64_t t) const {
     return (span.b * seq_.length + t) * carope_.heads + span.head;
+  }
+  std::int64_t phase_index(const Span& span, std::int64_t t) const {
+    return gate_index(span, t) * pairs_;
   }
   std::int64_t chunk_index(const Span& span, std::int64_t chunk) const {
     return ((span.b * chunks_ + chunk) * carope_.heads + span.head) * pairs_;
@@ -257,10 +272,15 @@ class Kernel {
       rotation.apply(query, carope_.layout);
       rotation.apply(query + key_offset(), carope_.layout);
       if (rounded != nullptr) {
-        std::transform(phase, phase + pairs_, rounded + gate_index(span, t) * pairs_,
-                       [](std::uint32_t turns) { return (turns + 0x8000U) >> 16; });
+        round(phase, rounded + phase_index(span, t));
       }
     });
+  }
+
+  /// To 2^-16 turns.
+  void round(const std::uint32_t* phase, std::uint16_t* rounded) const {
+    std::transform(phase, phase + pairs_, rounded,
+                   [](std::uint32_t turns) { return (turns + 0x8000U) >> 16; });
   }
 
   /// A phase in turns cannot be NaN, so a NaN logit is put into the query: it must reach the loss.
@@ -399,6 +419,13 @@ void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tenso
             const Tensor& qkv, const Tensor& carry, const Tensor& state, const Tensor& phases) {
   with_pairs(carry.cols(), [&](auto pairs) {
     Kernel(ctx, carope, seq, logits, carry, pairs).forward(qkv, state, phases);
+  });
+}
+
+void carope_phases(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
+                   const Tensor& qkv, const Tensor& carry, const Tensor& phases) {
+  with_pairs(carry.cols(), [&](auto pairs) {
+    Kernel(ctx, carope, seq, logits, carry, pairs).leave_phases(qkv, phases);
   });
 }
 

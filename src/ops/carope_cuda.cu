@@ -6,9 +6,15 @@ namespace {
 
 constexpr int kThreads = kScanThreads;
 
-/// Blocks that are to fit on a multiprocessor: as many as registers allow without spilling.
-template <class T, Access kAccess>
-constexpr int kRotateBlocks = kAccess != Access::kAny && sizeof(T) == 2 ? 6 : 3;
+/// Whether q and k are rotated, or only the phases left for whoever does.
+enum class Rotate : std::uint8_t { kNow, kLater };
+
+/// Blocks that are to fit on a multiprocessor: as many as registers allow without spilling, or as
+/// shared memory allows.
+template <class T, Access kAccess, Rotate kRotate>
+constexpr int kRotateBlocks = kRotate == Rotate::kLater                   ? 8
+                              : kAccess != Access::kAny && sizeof(T) == 2 ? 6
+                                                                          : 3;
 
 __global__ void frequency_kernel(const float* logits, std::int64_t count,
                                  std::uint32_t* frequency) {
@@ -87,6 +93,15 @@ struct QueryKey {
     }
   }
 
+  __device__ void leave_phases(const Tile& tile) const {
+    for (int t = slot.first; t < count; t += slot.step) {
+      std::uint32_t phase[kGroup];
+      phases_of(tile, args.tile, t, slot.group, phase);
+      store(phase, t);
+      pass_on_nan(tile, t);
+    }
+  }
+
   __device__ void rotate(const Tile& tile) const {
     for (int t = slot.first; t < count; t += slot.step) {
       prefetch(t + slot.step);
@@ -97,28 +112,36 @@ struct QueryKey {
       std::uint32_t phase[kGroup];
       phases_of(tile, args.tile, t, slot.group, phase);
       if (phases != nullptr) {
-        const int first = slot.group * kGroup;
-        store_rounded<kAccess>(phase, args.head.pairs - first,
-                               phases + args.phase_at(0, t, 0) + first);
+        store(phase, t);
       }
       const Rotation rotation = Rotation::by<T>(phase, Direction::kForward);
       rotation.apply(q);
       rotation.apply(k);
       q.store(q_head, args.head, slot.group);
       k.store(k_head, args.head, slot.group);
-      // A phase in turns cannot be NaN, so a NaN logit is put into the query: it must reach the
-      // loss.
-      if (slot.group == 0 && isnan(tile.gate[t])) {
-        *q_head = from_float<T>(tile.gate[t]);
-      }
+      pass_on_nan(tile, t);
+    }
+  }
+
+ private:
+  __device__ void store(const std::uint32_t (&phase)[kGroup], int t) const {
+    const int first = slot.group * kGroup;
+    store_rounded<kAccess>(phase, args.head.pairs - first, phases + args.phase_at(0, t, 0) + first);
+  }
+
+  /// A phase in turns cannot be NaN, so a NaN logit is put into the query: it must reach the loss.
+  __device__ void pass_on_nan(const Tile& tile, int t) const {
+    if (slot.group == 0 && isnan(tile.gate[t])) {
+      *at(t) = from_float<T>(tile.gate[t]);
     }
   }
 };
 
-/// Rotates q and k of one head over a span. Where that is the whole row it begins at `state`, or at
-/// zero, and leaves the carries; otherwise it begins at the carry of its chunk.
-template <class T, Access kAccess>
-__global__ void __launch_bounds__(kThreads, kRotateBlocks<T, kAccess>)
+/// Rotates q and k of one head over a span, or leaves its phases. Where that is the whole row it
+/// begins at `state`, or at zero, and leaves the carries; otherwise it begins at the carry of its
+/// chunk.
+template <class T, Access kAccess, Rotate kRotate>
+__global__ void __launch_bounds__(kThreads, kRotateBlocks<T, kAccess, kRotate>)
     rotate_kernel(const CaropeArgs args, T* qkv, std::uint32_t* state, std::uint16_t* phases) {
   __shared__ Tile tile;
   let_next_begin();
@@ -144,10 +167,16 @@ __global__ void __launch_bounds__(kThreads, kRotateBlocks<T, kAccess>)
           args, qkv + args.query_at(place.row, begin, place.head),
           phases == nullptr ? nullptr : phases + args.phase_at(place.row, begin, place.head), count,
           Slot(args.head)};
-      values.prefetch(values.slot.first);  // they come while phases are computed
-      __syncthreads();                     // others may still be rotating the tile before
+      if constexpr (kRotate == Rotate::kNow) {
+        values.prefetch(values.slot.first);  // they come while phases are computed
+      }
+      __syncthreads();  // others may still be reading the tile before
       scan_tile<Keep::kLogit>(tile, args.tile, head, begin, count);
-      values.rotate(tile);
+      if constexpr (kRotate == Rotate::kNow) {
+        values.rotate(tile);
+      } else {
+        values.leave_phases(tile);
+      }
     }
   }
   if (state != nullptr && last == args.chunks - 1) {
@@ -165,8 +194,11 @@ void carope_frequency(Context& ctx, const Tensor& logits, const Tensor& frequenc
   CUDA_CHECK_LAUNCH();
 }
 
-void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
-            const Tensor& qkv, const Tensor& carry, const Tensor& state, const Tensor& phases) {
+namespace {
+
+template <Rotate kRotate>
+void scan(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
+          const Tensor& qkv, const Tensor& carry, const Tensor& state, const Tensor& phases) {
   const CaropeArgs args(carope, seq, logits, carry);
   std::uint32_t* phase = state ? state.data<std::uint32_t>() : nullptr;
   std::uint16_t* rounded = phases ? phases.data<std::uint16_t>() : nullptr;
@@ -181,9 +213,21 @@ void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tenso
   }
   visit_groups({qkv}, args.head, [&](auto zero, auto access) {
     using T = decltype(zero);
-    launch_early(ctx, rotate_kernel<T, access.value>, dim3(args.blocks(args.spans)), kThreads, args,
-                 data_of<T>(qkv), phase, rounded);
+    launch_early(ctx, rotate_kernel<T, access.value, kRotate>, dim3(args.blocks(args.spans)),
+                 kThreads, args, data_of<T>(qkv), phase, rounded);
   });
+}
+
+}  // namespace
+
+void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
+            const Tensor& qkv, const Tensor& carry, const Tensor& state, const Tensor& phases) {
+  scan<Rotate::kNow>(ctx, carope, seq, logits, qkv, carry, state, phases);
+}
+
+void carope_phases(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
+                   const Tensor& qkv, const Tensor& carry, const Tensor& phases) {
+  scan<Rotate::kLater>(ctx, carope, seq, logits, qkv, carry, {}, phases);
 }
 
 }  // namespace carope::cuda

@@ -35,12 +35,15 @@ bool attention_backward_through(C&, const Attention&, S, const AttentionBackward
                                 const AttentionInput&) {
   refuse();
 }
+bool attention_rotates(C&, const Attention&, S, T) { refuse(); }
+bool attention_through(C&, const Attention&, S, const AttentionInput&, T, T, T) { refuse(); }
 bool attention_goes_through(Device, DType, std::int64_t, std::int64_t) { refuse(); }
 void attention_cached(C&, const Attention&, S, T, const KeyValueCache&, T) { refuse(); }
 void block_weights(C&, T, double, T) { refuse(); }
 void carope(C&, const Carope&, S, T, T, T, T, T) { refuse(); }
 void carope_backward(C&, const Carope&, S, const CaropeBackward&) { refuse(); }
 void carope_frequency(C&, T, T) { refuse(); }
+void carope_phases(C&, const Carope&, S, T, T, T, T) { refuse(); }
 void carope_gate_backward(C&, const Carope&, S, T, T, T) { refuse(); }
 void cross_entropy(C&, T, T, T) { refuse(); }
 void cross_entropy_in_place(C&, T, T, T, float) { refuse(); }

@@ -91,9 +91,15 @@ class Group {
         result.set_two(i, element(i, 0), element(i, 1), element(i + 1, 0), element(i + 1, 1));
       }
     } else {
-      result.values_.load(0, head + first(group));
-      result.values_.load(1, head + second(shape, group));
+      result = load(head + first(group), head + second(shape, group));
     }
+    return result;
+  }
+  /// The same from the two places, each of eight elements, that a group lies in.
+  __device__ static Group load(const T* first, const T* second) {
+    Group result;
+    result.values_.load(0, first);
+    result.values_.load(1, second);
     return result;
   }
 
@@ -116,9 +122,12 @@ class Group {
         }
       }
     } else {
-      values_.store(0, head + first(group));
-      values_.store(1, head + second(shape, group));
+      store(head + first(group), head + second(shape, group));
     }
+  }
+  __device__ void store(T* first, T* second) const {
+    values_.store(0, first);
+    values_.store(1, second);
   }
 
   __device__ float x(int i) const {

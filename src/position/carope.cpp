@@ -69,13 +69,15 @@ class ContextAwareRotary : public PositionEncoding {
 
   void rotate(Context& ctx, const Sequence& seq, const LayerView& layer,
               const Tensor& qkv) const override {
-    const Tensor& logits = layer.saved[0];
-    if (source_ == Source::kEmbedding) {
-      // A product so narrow is no slower by row.
-      linear(ctx, layer.embedding, layer.weights[0], bias(layer.weights), logits, Rounding::kByRow);
-    }
-    carope(ctx, op_, seq, logits, qkv, layer.saved[1],
+    compute_logits(ctx, layer);
+    carope(ctx, op_, seq, layer.saved[0], qkv, layer.saved[1],
            layer.state.empty() ? Tensor{} : layer.state[0], phases(layer));
+  }
+
+  void prepare_attention(Context& ctx, const Sequence& seq, const LayerView& layer,
+                         const Tensor& qkv) const override {
+    compute_logits(ctx, layer);
+    carope_phases(ctx, op_, seq, layer.saved[0], qkv, layer.saved[1], phases(layer));
   }
 
   std::optional<TokenRotation> token_rotation(const LayerView& layer) const override {
@@ -124,6 +126,15 @@ class ContextAwareRotary : public PositionEncoding {
   }
 
  private:
+  /// Where the model has not done it, along with the norm that the gate reads.
+  void compute_logits(Context& ctx, const LayerView& layer) const {
+    if (source_ == Source::kEmbedding) {
+      // A product so narrow is no slower by row.
+      linear(ctx, layer.embedding, layer.weights[0], bias(layer.weights), layer.saved[0],
+             Rounding::kByRow);
+    }
+  }
+
   void logits_backward(Context& ctx, const LayerView& layer,
                        const LayerGradients& gradients) const {
     const Tensor& dlogits = layer.workspace[0];

@@ -78,11 +78,14 @@ class PositionEncoding {
                                const LayerView& /*layer*/, const Tensor& /*qkv*/,
                                const Tensor& /*dqkv*/, const LayerGradients& /*gradients*/) const {}
 
-  /// How rotate() turned q and k, for a backward pass of attention that goes on through it; none
-  /// where rotate_backward() alone can undo it.
+  /// How rotate() turns q and k, for passes of attention that do it themselves; none where only
+  /// rotate() and rotate_backward() can.
   virtual std::optional<AttentionInput> attention_input(const LayerView& /*layer*/) const {
     return std::nullopt;
   }
+  /// What there is to do in the place of rotate() before such a forward pass.
+  virtual void prepare_attention(Context& /*ctx*/, const Sequence& /*seq*/,
+                                 const LayerView& /*layer*/, const Tensor& /*qkv*/) const {}
   /// What is left of rotate_backward() after such a pass.
   virtual void gate_backward(Context& /*ctx*/, const Sequence& /*seq*/, const LayerView& /*layer*/,
                              const LayerGradients& /*gradients*/) const {}
