@@ -1,9 +1,10 @@
-#include "ops/carope_scan.cuh"
+#include "ops/carope_gate_warp.cuh"
 
 // dz(t) = -f σ(z) Σ_p e f^e G_p(t) with e = p + exponent_start, where G_p(t) sums the torque on
 // pair p from token t to the end of its document. That is a polynomial in f whose coefficients are
-// running sums, so no power needs to be computed. Sums over runs of tokens are fp32, sums of those
-// fp64.
+// running sums, so no power needs to be computed. Where there is a warp's work for every scheduler,
+// warps go through heads on their own (carope_gate_warp.cuh); here is what serves any shape and
+// type, and puts a whole block to a head. Sums over runs of tokens are fp32, sums of those fp64.
 namespace carope::cuda {
 namespace {
 
@@ -12,31 +13,19 @@ static_assert(kMaxRotaryPairs / kGroup <= kThreads, "a tile must have room for a
 
 /// A block has one head of one row and goes through it tile by tile, from the end. A thread has a
 /// group of pairs over one run of a tile's tokens.
-struct GateArgs {
-  const float* logits;                 // [B, T, H]
-  const std::int32_t* document_start;  // [B, T] or null
-  float* dlogits;                      // [B, T, H]
-  int heads;
+struct BlockArgs : GateArgs {
   int pairs;
   int groups;
   int row;     // floats a run has in shared memory: an odd number of groups, so that four runs that
                // are read at once are in different banks
   int tokens;  // in a tile
-  int length;
-  int exponent_start;
 
-  GateArgs(const Carope& carope, const Sequence& seq, const Tensor& gate_logits,
-           const Tensor& torque, const Tensor& gradient)
-      : logits(gate_logits.f32()),
-        document_start(seq.document_start ? seq.document_start.data<std::int32_t>() : nullptr),
-        dlogits(gradient.f32()),
-        heads(static_cast<int>(carope.heads)),
-        pairs(static_cast<int>(torque.cols())),
+  BlockArgs(const GateArgs& args, std::int64_t count)
+      : GateArgs(args),
+        pairs(static_cast<int>(count)),
         groups((pairs + kGroup - 1) / kGroup),
         row((groups | 1) * kGroup),
-        tokens(kThreads / groups * kRun),
-        length(static_cast<int>(seq.length)),
-        exponent_start(static_cast<int>(carope.exponent_start)) {}
+        tokens(kThreads / groups * kRun) {}
 };
 
 struct alignas(16) GateToken {
@@ -64,7 +53,7 @@ struct GateTile {
 };
 
 /// Fills the tile's tokens; those past `count` have no gate, and begin no document.
-__device__ void load_tokens(GateTile& tile, const GateArgs& args, std::int64_t first, int head,
+__device__ void load_tokens(GateTile& tile, const BlockArgs& args, std::int64_t first, int head,
                             int begin, int count) {
   for (int t = static_cast<int>(threadIdx.x); t < args.tokens; t += kThreads) {
     GateToken token{0.0F, 0.0F, 0.0F, INT_MIN};
@@ -129,7 +118,7 @@ __device__ void sum_run(const Run<T, kWide>& run, const GateToken* tokens, int f
 }
 
 /// Sums the runs from the last one on. Some are read at once: each would wait for the one before.
-__device__ void join_runs_backward(GateTile& tile, const GateArgs& args, int count) {
+__device__ void join_runs_backward(GateTile& tile, const BlockArgs& args, int count) {
   constexpr int kAtOnce = 8;
   for_own_pairs(args.pairs, [&](int pair) {
     double later = tile.later[pair];
@@ -188,7 +177,7 @@ __device__ void sum_pairs(const Run<T, kWide>& run, const GateToken* tokens, int
 }
 
 /// Joins the parts of each token's polynomial.
-__device__ void store_gates(GateTile& tile, const GateArgs& args, std::int64_t first, int head,
+__device__ void store_gates(GateTile& tile, const BlockArgs& args, std::int64_t first, int head,
                             int count) {
   for (int t = static_cast<int>(threadIdx.x); t < count; t += kThreads) {
     const GateToken token = tile.token(t);
@@ -203,7 +192,7 @@ __device__ void store_gates(GateTile& tile, const GateArgs& args, std::int64_t f
 
 template <class T, bool kWide>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 && kWide ? 6 : 3)
-    gate_backward_kernel(const GateArgs args, const T* torque) {
+    gate_backward_kernel(const BlockArgs args, const T* torque) {
   static_assert(kGroup == kRun, "a thread's sums and its parts share their place");
   __shared__ GateTile tile;
   const int head = static_cast<int>(blockIdx.x) % args.heads;
@@ -246,20 +235,70 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 && kWide ? 6 : 3)
   }
 }
 
+constexpr int kGateWarps = 4;
+
+/// A warp has one head of one row.
+__global__ void __launch_bounds__(kGateWarps* kWarp, 4)
+    gate_warp_kernel(const GateArgs args, const bf16* torque, int rows) {
+  static_assert(kRun % kLaneGroups == 0, "each lane must have some tokens of a run");
+  const LanePlace place;
+  const int task = static_cast<int>(blockIdx.x * kGateWarps + threadIdx.x / kWarp);
+  if (task >= rows * args.heads) {
+    return;
+  }
+  const GateRow row{args, torque, static_cast<std::int64_t>(task / args.heads) * args.length,
+                    task % args.heads};
+  int begin = (args.length - 1) / kWarpTokens * kWarpTokens;  // the same for all lanes, and seen so
+  LaneTile next;
+  next.load(row, place, begin + place.run * kRun);
+  Following following;
+  for (; begin >= 0; begin -= kWarpTokens) {
+    const LaneTile tile = next;
+    const int first = begin + place.run * kRun;
+    if (begin > 0) {
+      next.load(row, place, first - kWarpTokens);
+    }
+    float sum[kGroup];
+    const bool through = tile.scan(place, sum);
+    following.pass(place, through, sum);
+    tile.finish(row, place, first, sum);
+  }
+}
+
+template <class T>
+void launch_blocks(const Context& ctx, const BlockArgs& args, const T* torque, unsigned blocks) {
+  const bool wide = args.pairs % kGroup == 0 &&
+                    reinterpret_cast<std::uintptr_t>(torque) % (kGroup * sizeof(T)) == 0;
+  const auto kernel = wide ? gate_backward_kernel<T, true> : gate_backward_kernel<T, false>;
+  kernel<<<blocks, kThreads, 0, stream_of(ctx)>>>(args, torque);
+  CUDA_CHECK_LAUNCH();
+}
+
 }  // namespace
 
 void carope_gate_backward(Context& ctx, const Carope& carope, const Sequence& seq,
                           const Tensor& logits, const Tensor& torque, const Tensor& dlogits) {
-  const GateArgs args(carope, seq, logits, torque, dlogits);
-  const auto blocks = static_cast<unsigned>(seq.batch * carope.heads);
+  constexpr std::int64_t kEnoughWarps = 512;  // for each scheduler of a large GPU
+  const GateArgs args{
+      .logits = logits.f32(),
+      .document_start = seq.document_start ? seq.document_start.data<std::int32_t>() : nullptr,
+      .dlogits = dlogits.f32(),
+      .heads = static_cast<int>(carope.heads),
+      .length = static_cast<int>(seq.length),
+      .exponent_start = static_cast<int>(carope.exponent_start)};
+  const std::int64_t heads = seq.batch * carope.heads;
+  if (torque.dtype() == DType::kBF16 && torque.cols() == kWarpPairs && heads >= kEnoughWarps &&
+      aligned16(data_of<bf16>(torque))) {
+    const auto blocks = static_cast<unsigned>(ceil_div<std::int64_t>(heads, kGateWarps));
+    gate_warp_kernel<<<blocks, kGateWarps * kWarp, 0, stream_of(ctx)>>>(
+        args, data_of<bf16>(torque), static_cast<int>(seq.batch));
+    CUDA_CHECK_LAUNCH();
+    return;
+  }
   visit_float(torque.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    const T* data = data_of<T>(torque);
-    const bool wide = args.pairs % kGroup == 0 &&
-                      reinterpret_cast<std::uintptr_t>(data) % (kGroup * sizeof(T)) == 0;
-    const auto kernel = wide ? gate_backward_kernel<T, true> : gate_backward_kernel<T, false>;
-    kernel<<<blocks, kThreads, 0, stream_of(ctx)>>>(args, data);
-    CUDA_CHECK_LAUNCH();
+    launch_blocks(ctx, BlockArgs(args, torque.cols()), data_of<T>(torque),
+                  static_cast<unsigned>(heads));
   });
 }
 

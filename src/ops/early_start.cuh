@@ -31,7 +31,7 @@ __device__ inline void ask_for(const void* at) {
 
 /// Launches a kernel early, where it was compiled for a device that can.
 template <class... Arguments>
-void launch_early(const Context& ctx, void (*kernel)(Arguments...), dim3 blocks, unsigned threads,
+void launch_early(const Context& ctx, void (*kernel)(Arguments...), dim3 blocks, dim3 threads,
                   const std::type_identity_t<Arguments>&... arguments) {
   constexpr int kHopper = 90;
   cudaLaunchAttribute early{};
@@ -41,7 +41,7 @@ void launch_early(const Context& ctx, void (*kernel)(Arguments...), dim3 blocks,
   CUDA_CHECK(cudaFuncGetAttributes(&compiled, kernel));
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
-  config.blockDim = dim3(threads);
+  config.blockDim = threads;
   config.stream = stream_of(ctx);
   config.attrs = &early;
   config.numAttrs = compiled.ptxVersion >= kHopper ? 1 : 0;

@@ -82,13 +82,15 @@ struct TwoParts {
 
 inline constexpr int kStageColumns = 64;  // whole lines of memory
 inline constexpr int kStageRows = 32;
-inline constexpr int kStages = 4;
 inline constexpr int kStageBytes = kStageRows * kStageColumns * static_cast<int>(sizeof(bf16));
 
 /// Pieces of x, [32 rows, 64 columns], on their way to one warp through its own shared memory. No
-/// warp waits for another, and three pieces are always under way.
+/// warp waits for another, and all stages but one are always under way.
+template <int kStages>
 class Pipeline {
  public:
+  static constexpr int kBytes = kStages * kStageBytes;
+
   __device__ Pipeline(std::uint32_t shared, const bf16* x, std::int64_t rows, int columns)
       : shared_{shared}, x_(x), rows_(rows), columns_(columns) {}
 

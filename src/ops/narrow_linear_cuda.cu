@@ -10,6 +10,7 @@ constexpr int kWarps = kNarrowWarps;
 // takes 32 rows, whose columns pass through its pipeline.
 
 constexpr int kTensorWarps = 8;
+constexpr int kStages = 4;
 constexpr int kTensorThreads = kTensorWarps * static_cast<int>(kWarp);
 constexpr int kTileOutputs = 8;
 constexpr int kStepColumns = 32;  // columns a lane has one access of weights for
@@ -57,8 +58,9 @@ __global__ void __launch_bounds__(kTensorThreads)
       (static_cast<std::int64_t>(blockIdx.x) * kTensorWarps + warp) * kStageRows;
   const int first_output = static_cast<int>(blockIdx.y) * kTiles * kTileOutputs;
   const int stages = (columns + kStageColumns - 1) / kStageColumns;
-  const Pipeline pipeline(shared_address(shared) + warp * kStages * kStageBytes, x, rows, columns);
-  auto* parts = reinterpret_cast<Words*>(shared + kTensorWarps * kStages * kStageBytes);
+  const Pipeline<kStages> pipeline(shared_address(shared) + warp * Pipeline<kStages>::kBytes, x,
+                                   rows, columns);
+  auto* parts = reinterpret_cast<Words*>(shared + kTensorWarps * Pipeline<kStages>::kBytes);
   const auto start = [&](int stage) {
     if (stage < stages) {
       pipeline.start(stage, first, stage * kStageColumns);
@@ -181,7 +183,7 @@ void forward_plain(Context& ctx, const Tensor& x, const Tensor& weight, const fl
 /// Shared memory of a block that has so many tiles of outputs.
 std::int64_t forward_bytes(std::int64_t columns, int tiles) {
   const std::int64_t steps = 2 * ceil_div<std::int64_t>(columns, kStageColumns);
-  return kTensorWarps * kStages * kStageBytes +
+  return kTensorWarps * Pipeline<kStages>::kBytes +
          steps * tiles * kParts * kWarp * static_cast<std::int64_t>(sizeof(Words));
 }
 

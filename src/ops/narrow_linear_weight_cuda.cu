@@ -1,3 +1,4 @@
+#include "ops/early_start.cuh"
 #include "ops/narrow_linear.cuh"
 
 namespace carope::cuda {
@@ -11,11 +12,17 @@ constexpr int kWarps = kNarrowWarps;
 
 constexpr int kSlab = 256;  // rows whose products a block sums
 
-/// Where partial sums of a slab go: [slabs, width], a row being dW and then db.
+/// Where partial sums of a slab go: [slabs, stride], a row being dW and then db.
 struct Partial {
   float* sums;
   int weights;  // O C, or 0 if nobody wants them
   int width;
+  int stride;  // even, so that two sums can be stored at once
+
+  __device__ float* of_slab(int slab) const {
+    return sums + static_cast<std::int64_t>(slab) * stride;
+  }
+  __device__ float* of_slab() const { return of_slab(static_cast<int>(blockIdx.x)); }
 };
 
 /// dyᵀ x over one slab.
@@ -72,8 +79,7 @@ __global__ void __launch_bounds__(kThreads)
           float& total = stage[(o * kColumns + c) * static_cast<int>(kWarp) + lane];
           total = turn == 0 ? sum[o][c] : total + sum[o][c];
           if (turn == kWarps - 1 && exists && first_output + o < outputs) {
-            partial.sums[static_cast<std::int64_t>(blockIdx.x) * partial.width +
-                         (first_output + o) * columns + column + c] = total;
+            partial.of_slab()[(first_output + o) * columns + column + c] = total;
           }
         }
       }
@@ -84,19 +90,36 @@ __global__ void __launch_bounds__(kThreads)
 // dW for bf16, on tensor cores: dyᵀ is the left factor, split, in shared memory; each warp has 64
 // columns of x, whose rows pass through its pipeline, and db is what a column of ones would have.
 
-constexpr int kTensorSlab = 384;  // rows whose products a block sums
 constexpr int kTensorOutputs = 16;
-constexpr int kSteps = kTensorSlab / 16;
 constexpr int kColumnTiles = kStageColumns / 8;
-constexpr int kWeightBytes = kWarps * kStages * kStageBytes + kSteps * kParts *
-                                                                  static_cast<int>(kWarp) *
-                                                                  static_cast<int>(sizeof(Words));
+
+/// How a block of the tensor kernel is cut.
+template <int kBlockWarps, int kRing, int kRows>
+struct WeightShape {
+  static constexpr int kWarps = kBlockWarps;
+  static constexpr int kThreads = kWarps * static_cast<int>(kWarp);
+  static constexpr int kColumns = kWarps * kStageColumns;
+  static constexpr int kStages = kRing;
+  static constexpr int kSlab = kRows;  // rows whose products a block sums
+  static constexpr int kSteps = kSlab / 16;
+  static constexpr int kCopyBytes = kWarps * Pipeline<kStages>::kBytes;
+  static constexpr int kBytes =
+      kCopyBytes + kSteps * kParts * static_cast<int>(kWarp) * static_cast<int>(sizeof(Words));
+  static constexpr int kBlocks = kWarps > 8 ? 1 : 2;  // on a multiprocessor
+  static_assert(kSlab % kStageRows == 0);
+};
+/// Takes GPT-2's whole width, so that dy is split once, and reads rows from end to end.
+using WideShape = WeightShape<12, 3, 512>;
+/// For other widths, and for less shared memory.
+using SmallShape = WeightShape<4, 4, 384>;
 
 /// dyᵀ of a slab as left factors [steps][parts][lanes].
+template <class Shape>
 __device__ void split_gradients(const float* dy, std::int64_t first, std::int64_t rows,
                                 int first_output, int outputs, Words* parts) {
 #pragma unroll 2
-  for (int i = static_cast<int>(threadIdx.x); i < kSteps * static_cast<int>(kWarp); i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < Shape::kSteps * static_cast<int>(kWarp);
+       i += Shape::kThreads) {
     const int lane = i % static_cast<int>(kWarp);
     const int step = i / static_cast<int>(kWarp);
     float numbers[8];
@@ -133,19 +156,23 @@ struct Sums {
   __device__ float at(int i) const { return leading[i] + small[i]; }
 };
 
-__global__ void __launch_bounds__(kThreads, 2)
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     weight_tensor_kernel(const bf16* x, const float* dy, const Partial partial, std::int64_t rows,
                          int columns, int outputs) {
   extern __shared__ __align__(1024) std::byte shared[];
+  constexpr int kStages = Shape::kStages;
+  let_next_begin();
   const auto lane = static_cast<int>(threadIdx.x % kWarp);
   const auto warp = static_cast<int>(threadIdx.x / kWarp);
-  const int column = (static_cast<int>(blockIdx.y) * kWarps + warp) * kStageColumns;
+  const int column = static_cast<int>(blockIdx.y) * Shape::kColumns + warp * kStageColumns;
   const int first_output = static_cast<int>(blockIdx.z) * kTensorOutputs;
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kTensorSlab;
-  const auto count = static_cast<int>(min(static_cast<std::int64_t>(kTensorSlab), rows - first));
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * Shape::kSlab;
+  const auto count = static_cast<int>(min(static_cast<std::int64_t>(Shape::kSlab), rows - first));
   const int stages = column < columns ? (count + kStageRows - 1) / kStageRows : 0;
-  const Pipeline pipeline(shared_address(shared) + warp * kStages * kStageBytes, x, rows, columns);
-  auto* parts = reinterpret_cast<Words*>(shared + kWarps * kStages * kStageBytes);
+  const Pipeline<kStages> pipeline(shared_address(shared) + warp * Pipeline<kStages>::kBytes, x,
+                                   rows, columns);
+  auto* parts = reinterpret_cast<Words*>(shared + Shape::kCopyBytes);
   const auto start = [&](int stage) {
     if (stage < stages) {
       pipeline.start(stage, first + stage * kStageRows, column);
@@ -155,7 +182,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int stage = 0; stage < kStages - 1; ++stage) {
     start(stage);
   }
-  split_gradients(dy, first, rows, first_output, outputs, parts);
+  split_gradients<Shape>(dy, first, rows, first_output, outputs, parts);
   __syncthreads();
   const bool has_bias = column == 0 && partial.width > partial.weights;
   Sums sums[kColumnTiles];
@@ -187,7 +214,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       bias.add(a, {{kOnes, kOnes}, {kOnes, kOnes}});
     }
   }
-  float* to = partial.sums + static_cast<std::int64_t>(blockIdx.x) * partial.width;
+  float* to = partial.of_slab();
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int output = first_output + half * 8 + lane / 4;
@@ -196,8 +223,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       for (int tile = 0; tile < kColumnTiles; ++tile) {
         const int c = column + tile * 8 + lane % 4 * 2;
         if (c < columns) {
-          to[output * columns + c] = sums[tile].at(2 * half);
-          to[output * columns + c + 1] = sums[tile].at(2 * half + 1);
+          Vec<float, 2>{{sums[tile].at(2 * half), sums[tile].at(2 * half + 1)}}.store(
+              to + output * columns + c);
         }
       }
       if (has_bias && lane % 4 == 0) {
@@ -224,8 +251,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int warp = 1; warp < kWarps; ++warp) {
       sum += sums[warp * static_cast<int>(kWarp) + output];
     }
-    partial.sums[static_cast<std::int64_t>(blockIdx.x) * partial.width + partial.weights + output] =
-        sum;
+    partial.of_slab()[partial.weights + output] = sum;
   }
 }
 
@@ -235,12 +261,13 @@ __global__ void __launch_bounds__(kWarp* kJoiners)
     join_slabs_kernel(const Partial partial, int slabs, float* dweight, float* dbias,
                       bool accumulate) {
   __shared__ float sums[kJoiners][kWarp];
+  wait_for_previous();
   const int i = static_cast<int>(blockIdx.x * kWarp + threadIdx.x);
   float sum = 0.0F;
   if (i < partial.width) {
 #pragma unroll 8
     for (int slab = static_cast<int>(threadIdx.y); slab < slabs; slab += kJoiners) {
-      sum += partial.sums[static_cast<std::int64_t>(slab) * partial.width + i];
+      sum += partial.of_slab(slab)[i];
     }
   }
   sums[threadIdx.y][threadIdx.x] = sum;
@@ -254,6 +281,64 @@ __global__ void __launch_bounds__(kWarp* kJoiners)
   }
 }
 
+/// Whether blocks of which a multiprocessor has one keep nearly all of them busy to the end.
+bool fill_device(const Context& ctx, std::int64_t blocks) {
+  const std::int64_t there = multiprocessors(ctx);
+  return blocks * 10 >= ceil_div(blocks, there) * there * 9;
+}
+
+/// The layer's factors, and how they are cut.
+struct Problem {
+  const Tensor& x;
+  const Tensor& dy;
+  std::int64_t rows = dy.rows();
+  int columns = static_cast<int>(x.cols());
+  int outputs = static_cast<int>(dy.cols());
+
+  dim3 grid(int slab, int block_columns, int block_outputs) const {
+    return {blocks_for(rows, slab), blocks_for(columns, block_columns),
+            blocks_for(outputs, block_outputs)};
+  }
+  template <class Shape>
+  dim3 grid() const {
+    return grid(Shape::kSlab, Shape::kColumns, kTensorOutputs);
+  }
+};
+
+/// Which kernel computes dW.
+enum class Way : std::uint8_t { kPlain, kSmall, kWide };
+
+Way way_of(const Context& ctx, const Problem& p) {
+  if (p.x.dtype() != DType::kBF16 || !rows_align<bf16>(p.x, 8)) {
+    return Way::kPlain;
+  }
+  const int bytes = shared_bytes(ctx);
+  const dim3 wide = p.grid<WideShape>();
+  if (bytes >= WideShape::kBytes && p.columns % WideShape::kColumns == 0 &&
+      fill_device(ctx, static_cast<std::int64_t>(wide.x) * wide.y * wide.z)) {
+    return Way::kWide;
+  }
+  return bytes >= SmallShape::kBytes ? Way::kSmall : Way::kPlain;
+}
+
+template <class Shape>
+void launch_tensor(Context& ctx, const Problem& p, const Partial& partial) {
+  const auto kernel = weight_tensor_kernel<Shape>;
+  CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kBytes));
+  kernel<<<p.grid<Shape>(), Shape::kThreads, Shape::kBytes, stream_of(ctx)>>>(
+      data_of<bf16>(p.x), p.dy.f32(), partial, p.rows, p.columns, p.outputs);
+  CUDA_CHECK_LAUNCH();
+}
+
+template <class T, int kColumns, int kOutputs>
+void launch_plain(Context& ctx, const Problem& p, const Partial& partial) {
+  weight_kernel<T, kColumns, kOutputs>
+      <<<p.grid(kSlab, kColumns * kWarp, kOutputs), kThreads, 0, stream_of(ctx)>>>(
+          data_of<T>(p.x), p.dy.f32(), partial, p.rows, p.columns, p.outputs);
+  CUDA_CHECK_LAUNCH();
+}
+
 }  // namespace
 
 void narrow_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dweight,
@@ -262,50 +347,36 @@ void narrow_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, con
     return;
   }
   check_narrow(dy.cols());
-  const auto columns = static_cast<int>(x.cols());
-  const auto outputs = static_cast<int>(dy.cols());
-  const std::int64_t rows = dy.rows();
-  const bool tensor = dweight && x.dtype() == DType::kBF16 && rows_align<bf16>(x, 8) &&
-                      shared_bytes(ctx) >= kWeightBytes;
-  const unsigned slabs = blocks_for(rows, tensor ? kTensorSlab : kSlab);
-  const int weights = dweight ? outputs * columns : 0;
-  const int width = weights + (dbias ? outputs : 0);
-  const Tensor scratch = ctx.scratch({{slabs, width}});
-  const Partial partial{.sums = scratch.f32(), .weights = weights, .width = width};
-  if (tensor) {
-    CUDA_CHECK(cudaFuncSetAttribute(weight_tensor_kernel,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, kWeightBytes));
-    const dim3 grid(slabs, blocks_for(columns, kWarps * kStageColumns),
-                    blocks_for(outputs, kTensorOutputs));
-    weight_tensor_kernel<<<grid, kThreads, kWeightBytes, stream_of(ctx)>>>(
-        data_of<bf16>(x), dy.f32(), partial, rows, columns, outputs);
-    CUDA_CHECK_LAUNCH();
+  const Problem p{.x = x, .dy = dy};
+  const Way way = dweight ? way_of(ctx, p) : Way::kPlain;
+  const int slab = way == Way::kWide    ? WideShape::kSlab
+                   : way == Way::kSmall ? SmallShape::kSlab
+                                        : kSlab;
+  const unsigned slabs = blocks_for(p.rows, slab);
+  const int weights = dweight ? p.outputs * p.columns : 0;
+  const int width = weights + (dbias ? p.outputs : 0);
+  const int stride = (width + 1) / 2 * 2;
+  const Tensor scratch = ctx.scratch({{slabs, stride}});
+  const Partial partial{
+      .sums = scratch.f32(), .weights = weights, .width = width, .stride = stride};
+  if (way == Way::kWide) {
+    launch_tensor<WideShape>(ctx, p, partial);
+  } else if (way == Way::kSmall) {
+    launch_tensor<SmallShape>(ctx, p, partial);
   } else if (dweight) {
     visit_float(x.dtype(), [&](auto zero) {
       using T = decltype(zero);
-      const auto launch = [&](auto lane_columns, auto most_outputs) {
-        const dim3 grid(slabs, blocks_for(columns, lane_columns.value * kWarp),
-                        blocks_for(outputs, most_outputs.value));
-        weight_kernel<T, lane_columns.value, most_outputs.value>
-            <<<grid, kThreads, 0, stream_of(ctx)>>>(data_of<T>(x), dy.f32(), partial, rows, columns,
-                                                    outputs);
-        CUDA_CHECK_LAUNCH();
-      };
-      if (rows_align<T>(x, 8)) {
-        launch(Constant<8>{}, Constant<16>{});
-      } else {
-        launch(Constant<1>{}, Constant<32>{});
-      }
+      const bool aligned = rows_align<T>(x, 8);
+      (aligned ? launch_plain<T, 8, 16> : launch_plain<T, 1, 32>)(ctx, p, partial);
     });
   }
-  if (dbias && !tensor) {
-    bias_kernel<<<slabs, kThreads, 0, stream_of(ctx)>>>(dy.f32(), partial, rows, outputs);
+  if (dbias && way == Way::kPlain) {
+    bias_kernel<<<slabs, kThreads, 0, stream_of(ctx)>>>(dy.f32(), partial, p.rows, p.outputs);
     CUDA_CHECK_LAUNCH();
   }
-  join_slabs_kernel<<<blocks_for(width, kWarp), dim3(kWarp, kJoiners), 0, stream_of(ctx)>>>(
-      partial, static_cast<int>(slabs), dweight ? dweight.f32() : nullptr,
-      dbias ? dbias.f32() : nullptr, write == Write::kAccumulate);
-  CUDA_CHECK_LAUNCH();
+  launch_early(ctx, join_slabs_kernel, dim3(blocks_for(width, kWarp)), dim3(kWarp, kJoiners),
+               partial, static_cast<int>(slabs), dweight ? dweight.f32() : nullptr,
+               dbias ? dbias.f32() : nullptr, write == Write::kAccumulate);
 }
 
 }  // namespace carope::cuda

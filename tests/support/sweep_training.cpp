@@ -82,6 +82,19 @@ void add_layers(Cases& cases) {
   }
 }
 
+/// Gates of so many rows that blocks of 512 keep every multiprocessor of an H200 busy, two for the
+/// outputs of each; and of too few. Odd numbers of sums, and a single row in the last block.
+void add_gate_rows(Cases& cases) {
+  const auto add = [&](LinearCase layer) {
+    layer.layer = Layer::kGate;
+    cases.push_back(linear_case(layer));
+  };
+  add({.rows = 32767, .in = 768, .out = 19});
+  add({.rows = 32769, .in = 768, .out = 32, .bias = false, .write = Write::kAccumulate});
+  add({.rows = 700, .in = 768, .out = 19});
+  add({.rows = 700, .in = 200, .out = 3, .write = Write::kAccumulate});
+}
+
 void add_vocabulary(Cases& cases) {
   // The weight is small enough for logits of a few nats: rounded to bf16, those of 30 would be off
   // by 0.1.
@@ -115,6 +128,36 @@ void add_vocabulary(Cases& cases) {
   cases.push_back(sinusoid_case({.seq = {.batch = 4, .length = 1024}, .width = 768}));
 }
 
+/// Heads enough for a warp each, of lengths on and next to a warp's tile of 64 tokens; and pairs
+/// that no warp has alone.
+void add_many_gates(Cases& cases) {
+  const auto add = [&](const Sequence& seq, std::int64_t pairs, std::int64_t exponent_start = 0,
+                       double offset = 0.0) {
+    cases.push_back(carope_gate_backward_case({.seq = seq,
+                                               .heads = 103,
+                                               .pairs = pairs,
+                                               .exponent_start = exponent_start,
+                                               .gate_offset = offset}));
+  };
+  for (const std::int64_t length : {1, 7, 63, 64, 65, 200}) {
+    add({.batch = 5, .length = length}, 32);
+  }
+  const Sequence packed{
+      .batch = 5,
+      .length = 200,
+      .document_starts = {
+          {0, 1, 2, 64, 127, 128, 199}, {0, 63, 65, 100, 192}, {0}, {0, 8, 16, 136}, {0, 128}}};
+  for (const std::int64_t exponent_start : {0, 3}) {
+    add(packed, 32, exponent_start);
+  }
+  for (const double offset : {-12.0, 12.0}) {
+    add({.batch = 5, .length = 70}, 32, 1, offset);
+  }
+  for (const std::int64_t pairs : {16, 33}) {
+    add({.batch = 5, .length = 70}, pairs);
+  }
+}
+
 void add_rotations(Cases& cases) {
   const Sequence long_seq{.batch = 2, .length = 1536};  // three chunks
   const Sequence seq{.batch = 2, .length = 512};
@@ -133,6 +176,7 @@ void add_rotations(Cases& cases) {
   for (const Sequence& each : {long_seq, seq, packed}) {
     cases.push_back(carope_gate_backward_case({.seq = each, .heads = 12, .pairs = 32}));
   }
+  add_many_gates(cases);
   cases.push_back(carope_pieces_case(
       {.seq = {.batch = 2, .length = 1014}, .heads = 12, .pairs = 32}, {512, 1, 1, 500}));
 }
@@ -181,6 +225,7 @@ std::vector<OpCase> training_test_cases() {
     cases.push_back(
         linear_case({.rows = kTokens, .in = 64 * heads, .out = heads, .layer = Layer::kGate}));
   }
+  add_gate_rows(cases);
   return cases;
 }
 
