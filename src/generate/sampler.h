@@ -27,13 +27,10 @@ class Sampler {
   Sampler(const SamplerConfig& config, std::vector<TokenId> allowed);
 
   /// The token at place `index` of a sequence, whose logits are given: a function of these, the
-  /// seed and the index.
-  TokenId pick(std::span<const float> logits, std::int64_t index) {
-    return pick(logits, index, {});
-  }
-  /// The same, where most of the work was done elsewhere: `known` has the blocks of weighed().
+  /// seed and the index. Where most of the work was done elsewhere, `known` has the blocks of
+  /// weighed().
   TokenId pick(std::span<const float> logits, std::int64_t index,
-               std::span<const BlockWeight> known);
+               std::span<const BlockWeight> known = {});
 
   /// Logits whose block_weights() pick() would have to compute.
   struct Weighed {

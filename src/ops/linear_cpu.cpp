@@ -5,26 +5,21 @@
 namespace carope::cpu {
 namespace {
 
-void add_bias(const Tile& tile, const float* bias, const Tensor& y) {
+/// Adds to each row of a tile of y: a bias the same numbers (stride 0), a residual its own.
+void add_to_rows(const Tile& tile, const Tensor& added, std::int64_t stride, const Tensor& y) {
   const std::int64_t n = y.cols();
   for (std::int64_t row = tile.row_begin; row < tile.row_end; ++row) {
-    float* out = y.f32() + row * n;
-#pragma omp simd
-    for (std::int64_t col = tile.col_begin; col < tile.col_end; ++col) {
-      out[col] += bias[col];
-    }
-  }
-}
-
-void add_residual(const Tile& tile, const Tensor& residual, const Tensor& y) {
-  const std::int64_t n = y.cols();
-  for (std::int64_t row = tile.row_begin; row < tile.row_end; ++row) {
-    const float* in = residual.f32() + row * n;
+    const float* in = added.f32() + row * stride;
     float* out = y.f32() + row * n;
 #pragma omp simd
     for (std::int64_t col = tile.col_begin; col < tile.col_end; ++col) {
       out[col] += in[col];
     }
+  }
+}
+void add_bias(const Tile& tile, const Tensor& bias, const Tensor& y) {
+  if (bias) {
+    add_to_rows(tile, bias, 0, y);
   }
 }
 
@@ -66,21 +61,15 @@ Matrix transposed(const Tensor& tensor) { return {tensor.f32(), tensor.cols(), t
 void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
             const Tensor& y, Rounding rounding) {
   matmul(ctx, {x.rows(), weight.dim(0), x.cols()}, plain(x), transposed(weight), plain(y),
-         Write::kOverwrite, rounding, [&](const Tile& tile) {
-           if (bias) {
-             add_bias(tile, bias.f32(), y);
-           }
-         });
+         Write::kOverwrite, rounding, [&](const Tile& tile) { add_bias(tile, bias, y); });
 }
 
 void linear_add(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                 const Tensor& residual, const Tensor& y, Rounding rounding) {
   matmul(ctx, {x.rows(), weight.dim(0), x.cols()}, plain(x), transposed(weight), plain(y),
          Write::kOverwrite, rounding, [&](const Tile& tile) {
-           if (bias) {
-             add_bias(tile, bias.f32(), y);
-           }
-           add_residual(tile, residual, y);
+           add_bias(tile, bias, y);
+           add_to_rows(tile, residual, y.cols(), y);
          });
 }
 
@@ -88,9 +77,7 @@ void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tens
                  const Tensor& pre, const Tensor& y, Rounding rounding) {
   matmul(ctx, {x.rows(), weight.dim(0), x.cols()}, plain(x), transposed(weight), plain(pre),
          Write::kOverwrite, rounding, [&](const Tile& tile) {
-           if (bias) {
-             add_bias(tile, bias.f32(), pre);
-           }
+           add_bias(tile, bias, pre);
            const std::int64_t n = pre.cols();
            for (std::int64_t row = tile.row_begin; row < tile.row_end; ++row) {
              const float* in = pre.f32() + row * n;

@@ -51,13 +51,6 @@ __device__ inline void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/// Arrives at a barrier, which then opens only after `bytes` more have been copied.
-__device__ inline void arrive_expecting(const SharedBarrier& barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier.address),
-               "r"(bytes)
-               : "memory");
-}
-
 /// Starts the copy of the tile at (row, column) to shared memory; `arrived` counts its bytes.
 __device__ inline void load_tile(std::uint32_t to, const CUtensorMap& map, int row, int column,
                                  const SharedBarrier& arrived) {
@@ -77,15 +70,6 @@ __device__ inline void load_tile_for(int mask, std::uint32_t to, const CUtensorM
       : "memory");
 }
 
-/// Starts the copy of bytes in a row, in whole pieces of 16; `arrived` counts them.
-__device__ inline void load_bytes(std::uint32_t to, const void* from, int bytes,
-                                  const SharedBarrier& arrived) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1], %2, [%3];" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(arrived.address)
-      : "memory");
-}
 /// Asks for the cache line at an address.
 __device__ inline void prefetch(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));

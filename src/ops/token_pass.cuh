@@ -119,7 +119,7 @@ struct PassMemory {
     items = take(warps * kMatrices * static_cast<int>(sizeof(Range)));
     sums = take(most_items * static_cast<int>(sizeof(float)));
     gate = take(shape.width * static_cast<int>(sizeof(float)));
-    barriers = take((1 + warps * slot_count) * CopyBarrier::kBytes);
+    barriers = take((1 + warps * slot_count) * CopyRing::kBarrierBytes);
     slots = take(warps * slot_count * shape.width * static_cast<int>(sizeof(bf16)));
   }
 

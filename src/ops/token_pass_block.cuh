@@ -97,17 +97,12 @@ class PassBlock {
         items_(reinterpret_cast<Range*>(shared + at.items)),
         sums_(reinterpret_cast<float*>(shared + at.sums)),
         weights_(shared + at.slots + warp_ * args.slots * width_ * sizeof(bf16),
-                 shared + at.barriers + (1 + warp_ * args.slots) * CopyBarrier::kBytes, args.slots,
-                 width_ * static_cast<int>(sizeof(bf16))),
+                 shared + at.barriers + (1 + warp_ * args.slots) * CopyRing::kBarrierBytes,
+                 args.slots, width_ * static_cast<int>(sizeof(bf16))),
         gate_(shared + at.gate, shared + at.barriers, 1, width_ * static_cast<int>(sizeof(float))),
         gate_head_(static_cast<int>(blockIdx.x)) {
     share_out();
-    const auto first_barrier =
-        static_cast<std::uint32_t>(__cvta_generic_to_shared(shared + at.barriers));
-    for (int i = thread_; i < 1 + warps_ * args.slots; i += threads_) {
-      CopyBarrier{first_barrier + i * CopyBarrier::kBytes}.init();
-    }
-    CopyBarrier::publish();
+    CopyRing::init_barriers(shared + at.barriers, 1 + warps_ * args.slots);
     __syncthreads();
     for (int slot = 0; slot < weights_.slots(); ++slot) {
       weights_.start(slot, next_item());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "ops/shared_barrier.cuh"
 #include "ops/tensor_core.cuh"
 
 // What only Hopper has (sm_90a): products of four warps together, a warpgroup, which read their
@@ -230,36 +231,6 @@ __device__ inline std::uint32_t load_word(std::uint32_t address) {
 __device__ inline void publish_to_products() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-
-/// A barrier in shared memory that opens each time `count` threads have arrived.
-struct SharedBarrier {
-  std::uint32_t address;
-
-  __device__ void init(int count) const {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address), "r"(count) : "memory");
-  }
-  __device__ void arrive() const {
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(address) : "memory");
-  }
-  /// Waits for the opening number `time`, counted from 0; number -1 was before the beginning.
-  __device__ void wait(int time) const {
-    while (!has_opened(time & 1)) {
-    }
-  }
-
- private:
-  __device__ bool has_opened(int parity) const {
-    int opened;
-    asm volatile(
-        "{\n.reg .pred opened;\n"
-        "mbarrier.try_wait.parity.shared.b64 opened, [%1], %2;\n"
-        "selp.b32 %0, 1, 0, opened;\n}"
-        : "=r"(opened)
-        : "r"(address), "r"(parity)
-        : "memory");
-    return opened != 0;
-  }
-};
 
 /// A barrier of the block by number, for kThreads of its threads: those that wait, and those that
 /// only say that they have come by.

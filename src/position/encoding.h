@@ -66,12 +66,13 @@ class PositionEncoding {
                                          std::span<const Tensor> /*gradients*/,
                                          Write /*write*/) const {}
 
-  // Rotary encodings turn q and k of each layer in place, in qkv [B, T, 3C]; the backward pass gets
-  // the turned qkv and turns dqkv back.
-  /// Whether rotate() reads the tokens' embedding.
-  virtual bool reads_embedding() const { return false; }
   virtual std::vector<TensorSpec> saved(const Sequence& /*seq*/) const { return {}; }
   virtual std::vector<TensorSpec> workspace(const Sequence& /*seq*/) const { return {}; }
+  /// Whether the layers' views are to have the tokens' embedding.
+  virtual bool reads_embedding() const { return false; }
+
+  // Rotary encodings turn q and k of each layer in place, in qkv [B, T, 3C]; the backward pass gets
+  // the turned qkv and turns dqkv back.
   virtual void rotate(Context& /*ctx*/, const Sequence& /*seq*/, const LayerView& /*layer*/,
                       const Tensor& /*qkv*/) const {}
   virtual void rotate_backward(Context& /*ctx*/, const Sequence& /*seq*/,
@@ -96,7 +97,7 @@ class PositionEncoding {
   }
 
   /// Whether a gate sets each token's frequency, f = 1 / (softplus(z) + 1), and the logits
-  /// z [B, T, H], as rotate() left them in `saved`.
+  /// z [B, T, H], which are in `saved` once q and k are turned.
   virtual bool has_gate() const { return false; }
   virtual Tensor gate_logits(const LayerView& /*layer*/) const { return {}; }
   /// The gate where it reads the layer's normalised input: the model computes its logits along with
