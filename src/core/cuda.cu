@@ -117,6 +117,8 @@ void copy_to_device(int device, void* to, const void* from, std::size_t bytes) {
   const CurrentDevice current(device);
   CUDA_CHECK(cudaDeviceSynchronize());
   CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+  // What comes from pageable memory may still be on its way, which other streams do not wait for.
+  CUDA_CHECK(cudaDeviceSynchronize());
 }
 
 void copy_to_host(int device, void* to, const void* from, std::size_t bytes) {
