@@ -98,7 +98,7 @@ OpCase attention_cached_case(const AttentionCase& c, const std::vector<std::int6
         {.name = fmt::format("out{}", number), .shape = {c.seq.batch, length, width}});
   }
   const Shape cache{c.seq.batch, c.seq.length + kSpare, width};
-  op.saved = {{cache}, {cache}};
+  op.saved = {{.spec = {cache}}, {.spec = {cache}}};
   add_slopes(op, c);
   op.forward = [=](Context& ctx, const OpTensors& t) {
     std::int64_t seen = 0;

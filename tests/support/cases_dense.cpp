@@ -89,7 +89,7 @@ OpCase mlp_case(const MlpCase& c) {
   op.outputs = {{.name = "pre", .shape = {c.rows, c.hidden}, .differentiable = false},
                 {.name = "hidden", .shape = {c.rows, c.hidden}, .differentiable = false},
                 {.name = "y", .shape = {c.rows, c.width}}};
-  op.saved = {{{c.rows, c.hidden}}};
+  op.saved = {{.spec = {{c.rows, c.hidden}}}};
   op.forward = [c](Context& ctx, const OpTensors& t) {
     linear_gelu(ctx, t.in[0], t.in[1], c.bias ? t.in[4] : Tensor{}, t.out[0], t.out[1], c.rounding);
     linear(ctx, t.out[1], t.in[2], t.in[3], t.out[2], c.rounding);
@@ -202,7 +202,8 @@ OpCase residual_norm_case(const ResidualNormCase& c) {
   }
   op.outputs = {{.name = "y", .shape = {c.rows, c.width}},
                 {.name = "sum", .shape = {c.rows, c.width}}};
-  op.saved = {{{c.rows}}, {{c.rows}}};  // mean and rstd, which layer_norm's own cases check
+  const Saved statistic{.spec = {{c.rows}}, .precision = Precision::kFull};
+  op.saved = {statistic, statistic};  // mean and rstd, which layer_norm's own cases check
   op.forward = [c](Context& ctx, const OpTensors& t) {
     linear_add(ctx, t.in[kH], t.in[kWeight], c.bias ? t.in[kBias] : Tensor{}, t.in[kX], t.out[kSum],
                c.rounding);
@@ -371,7 +372,7 @@ OpCase classifier_case(const ClassifierCase& c) {
                  .uniform_gradient = kScale}};
   const auto targets = random_ids(op.name(), c.rows, c.classes, c.ignore_every);
   op.constants = {{{c.rows}, targets}};
-  op.saved = {{{c.chunk_rows > 0 ? c.chunk_rows : c.rows, c.classes}}};
+  op.saved = {{.spec = {{c.chunk_rows > 0 ? c.chunk_rows : c.rows, c.classes}}}};
   const auto arguments = [](const OpTensors& t) {
     return Classifier{.hidden = t.in[0],
                       .weight = t.in[1],

@@ -122,7 +122,7 @@ OpCase carope_case(const CaropeCase& c) {
                 .gradient_follows_rounding = true},
                {.name = "qkv", .shape = qkv, .gradient_starts_as = 0}};
   op.outputs = {{.name = "rotated", .shape = qkv, .starts_as = 1}};
-  op.saved = {carope_carry_spec(options_of(c), seq, c.pairs)};
+  op.saved = {{.spec = carope_carry_spec(options_of(c), seq, c.pairs)}};
   add_documents(op, c.seq);
   op.forward = [c](Context& ctx, const OpTensors& t) {
     carope(ctx, options_of(c), bind(c.seq, t), t.in[0], t.out[0], t.saved[0]);
@@ -180,9 +180,9 @@ OpCase carope_pieces_case(const CaropeCase& c, const std::vector<std::int64_t>& 
     op.outputs.push_back({.name = fmt::format("rotated{}", number),
                           .shape = qkv,
                           .starts_as = op.inputs.size() - 1});
-    op.saved.push_back(carope_carry_spec(options_of(c), seq, c.pairs));
+    op.saved.push_back({.spec = carope_carry_spec(options_of(c), seq, c.pairs)});
   }
-  op.saved.push_back({{c.seq.batch, c.heads, c.pairs}, DType::kU32});
+  op.saved.push_back({.spec = {{c.seq.batch, c.heads, c.pairs}, DType::kU32}});
   op.forward = [=](Context& ctx, const OpTensors& t) {
     const Tensor& state = t.saved.back();
     clear(state.data<std::uint32_t>(), state.bytes(), state.device());

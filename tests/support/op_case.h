@@ -62,6 +62,12 @@ struct Constant {
   std::variant<std::vector<std::int32_t>, std::vector<std::uint32_t>, std::vector<float>> values;
 };
 
+/// What forward leaves for backward, or workspace.
+struct Saved {
+  TensorSpec spec;
+  Precision precision = Precision::kActivation;  // of floats
+};
+
 /// The tensors of one run of a case, in the order of its description. Gradients of what is not
 /// differentiable are empty.
 struct OpTensors {
@@ -85,8 +91,7 @@ struct OpCase {
   std::vector<Input> inputs{};
   std::vector<Constant> constants{};
   std::vector<Output> outputs{};
-  /// What forward leaves for backward, and workspace. Those of floats are activations.
-  std::vector<TensorSpec> saved{};
+  std::vector<Saved> saved{};
   Run forward{};
   Run backward{};  // empty: the operation has no gradient
   Reference reference{};

@@ -116,9 +116,10 @@ OpRun::OpRun(const OpCase& op, Context& ctx, DType activation)
   for (const Constant& constant : op.constants) {
     tensors_.constants.push_back(place(constant));
   }
-  for (const TensorSpec& spec : op.saved) {
+  for (const auto& [spec, precision] : op.saved) {
+    const bool floats = spec.dtype == DType::kF32;
     tensors_.saved.push_back(
-        allocate({spec.shape, spec.dtype == DType::kF32 ? stored(activation) : spec.dtype}));
+        allocate({spec.shape, floats ? stored(value_type(precision, activation)) : spec.dtype}));
   }
   for (std::size_t i = 0; i < op.outputs.size(); ++i) {
     const Output& out = op.outputs[i];
@@ -161,8 +162,8 @@ void OpRun::round_results() {
   for (std::size_t i = 0; i < op_.outputs.size(); ++i) {
     round(tensors_.out[i], value_type(op_.outputs[i].precision, activation_));
   }
-  for (const Tensor& saved : tensors_.saved) {
-    round(saved, activation_);
+  for (std::size_t i = 0; i < op_.saved.size(); ++i) {
+    round(tensors_.saved[i], value_type(op_.saved[i].precision, activation_));
   }
   for (std::size_t i = 0; i < op_.inputs.size(); ++i) {
     round(tensors_.d_in[i], gradient_type(op_.inputs[i].precision, activation_));
