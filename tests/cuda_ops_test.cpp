@@ -1,7 +1,10 @@
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <numeric>
 
+#include "core/arena.h"
+#include "core/random.h"
 #include "ops/carope.h"
 #include "support/cases.h"
 #include "support/compare.h"
@@ -199,6 +202,84 @@ TEST(Cuda, HasThePhasesThatTheCpuHandsOut) {
           }
         }
       }
+    }
+  }
+}
+
+/// What carope_phases() leaves, and where.
+struct PhasesLeft {
+  std::vector<std::uint16_t> phases;
+  std::vector<std::uint32_t> carry;
+  std::vector<float> qkv;
+
+  static PhasesLeft on(Context ctx, const Carope& op, Sequence seq,
+                       const std::vector<float>& logits, const std::vector<std::int32_t>& starts) {
+    constexpr std::int64_t kPairs = 32;
+    const auto read = [](const Tensor& tensor, auto& values) {
+      values.resize(static_cast<std::size_t>(tensor.size()));
+      copy_to_host(values.data(), tensor.raw(), tensor.bytes(), tensor.device());
+    };
+    Memory memories[5];
+    const auto tensor = [&](int i, const TensorSpec& spec) {
+      memories[i] = Memory(ctx.device(), spec.bytes());
+      clear(memories[i].data(), spec.bytes(), ctx.device());
+      return Tensor(memories[i].data(), spec, ctx.device());
+    };
+    if (!starts.empty()) {
+      seq.document_start =
+          upload(ctx.device(), starts, memories[0]).reshape({seq.batch, seq.length});
+    }
+    const Tensor gates =
+        upload(ctx.device(), logits, memories[1]).reshape({seq.batch, seq.length, op.heads});
+    const Tensor qkv = tensor(2, {{seq.batch, seq.length, 6 * op.heads * kPairs}});
+    const Tensor carry = tensor(3, carope_carry_spec(op, seq, kPairs));
+    const Tensor phases = tensor(4, {{seq.batch, seq.length, op.heads, kPairs}, DType::kU16});
+    carope_phases(ctx, op, seq, gates, qkv, carry, phases);
+    PhasesLeft left;
+    read(phases, left.phases);
+    read(carry, left.carry);
+    read(qkv, left.qkv);
+    return left;
+  }
+};
+
+TEST(Cuda, LeavesTheSamePhasesAndCarriesAsTheCpuHoweverRowsAreCut) {
+  if (!has_gpu()) {
+    GTEST_SKIP() << "no GPU is present";
+  }
+  struct Cut {
+    std::int64_t batch, length, chunk;
+    std::int64_t exponent_start = 0;
+  };
+  for (const Cut& cut : {Cut{2, 1, 512},
+                         {3, 33, 512, 2},
+                         {2, 512, 512},
+                         {2, 900, 1024},
+                         {2, 1100, 512},  // a block for each chunk
+                         {90, 290, 256},  // rows enough for a block to take several chunks
+                         {2, 300, 100}}) {
+    const Carope op{.heads = 3, .exponent_start = cut.exponent_start, .chunk = cut.chunk};
+    const Sequence seq{.batch = cut.batch, .length = cut.length};
+    const Philox random(17, 0);
+    std::vector<float> logits(static_cast<std::size_t>(seq.tokens() * op.heads));
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      logits[i] = static_cast<float>(2.0 * random.normal(i));
+    }
+    logits[logits.size() / 2] = NAN;
+    for (const bool packed : {false, true}) {
+      std::vector<std::int32_t> starts;
+      for (std::int64_t i = 0; packed && i < seq.tokens(); ++i) {
+        const auto t = static_cast<std::int32_t>(i % cut.length);
+        const bool begins = t == 0 || i % 97 == 0 || (t >= 255 && t <= 257);
+        starts.push_back(begins ? t : starts.back());
+      }
+      const PhasesLeft left = PhasesLeft::on(cuda_context(), op, seq, logits, starts);
+      const PhasesLeft expected = PhasesLeft::on(Context::cpu(2), op, seq, logits, starts);
+      const auto where = fmt::format("{} x {} in chunks of {}{}", cut.batch, cut.length, cut.chunk,
+                                     packed ? ", packed" : "");
+      EXPECT_TRUE(left.phases == expected.phases) << where;
+      EXPECT_TRUE(left.carry == expected.carry) << where;
+      EXPECT_TRUE(same_bits(left.qkv, expected.qkv)) << where;
     }
   }
 }

@@ -1,3 +1,4 @@
+#include "ops/carope_phases.cuh"
 #include "ops/carope_scan.cuh"
 #include "ops/early_start.cuh"
 
@@ -196,6 +197,18 @@ void carope_frequency(Context& ctx, const Tensor& logits, const Tensor& frequenc
 
 namespace {
 
+void leave_phases(const Context& ctx, const CaropeArgs& args, const Tensor& qkv,
+                  std::uint16_t* phases) {
+  const dim3 blocks(static_cast<unsigned>(args.heads), static_cast<unsigned>(args.spans),
+                    static_cast<unsigned>(args.batch));
+  visit_float(qkv.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const auto kernel =
+        args.document_start == nullptr ? phases_kernel<T, false> : phases_kernel<T, true>;
+    launch_early(ctx, kernel, blocks, PhaseTile::kThreads, args, data_of<T>(qkv), phases);
+  });
+}
+
 template <Rotate kRotate>
 void scan(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
           const Tensor& qkv, const Tensor& carry, const Tensor& state, const Tensor& phases) {
@@ -210,6 +223,10 @@ void scan(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor&
     const auto blocks = static_cast<unsigned>(ceil_div<std::int64_t>(sums, kThreads));
     join_chunks_kernel<<<blocks, kThreads, 0, stream_of(ctx)>>>(args, phase);
     CUDA_CHECK_LAUNCH();
+  }
+  if (kRotate == Rotate::kLater && PhaseTile::takes(args)) {
+    leave_phases(ctx, args, qkv, rounded);
+    return;
   }
   visit_groups({qkv}, args.head, [&](auto zero, auto access) {
     using T = decltype(zero);

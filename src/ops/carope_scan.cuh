@@ -83,6 +83,7 @@ struct Powers {
         stride(f.eighth) {
     if (exponent_start > 0) {
       double start = f.first;
+#pragma unroll 1
       for (int i = 1; i < exponent_start; ++i) {
         start *= f.first;
       }
