@@ -67,12 +67,14 @@ class HandOver {
       for (int i = 0; i < kWords; i += 2) {  // the same columns of two rows
         const int pair = piece * kWords + i;
         const float* from = &sums[2 * pair / kEach][2 * pair % kEach];
-        float2 added{};
         if constexpr (kPass == Pass::kForward) {
-          added = unpack_bf16(load_word(bias + pair / 2 * 4 * kPairBytes));
+          const float2 added = unpack_bf16(load_word(bias + pair / 2 * 4 * kPairBytes));
+          words[i] = pack_bf16(from[0] + added.x, from[1] + added.y);
+          words[i + 1] = pack_bf16(from[2] + added.x, from[3] + added.y);
+        } else {
+          words[i] = pack_bf16(from[0], from[1]);
+          words[i + 1] = pack_bf16(from[2], from[3]);
         }
-        words[i] = pack_bf16(from[0] + added.x, from[1] + added.y);
-        words[i + 1] = pack_bf16(from[2] + added.x, from[3] + added.y);
       }
       if (piece < kSlots) {
         pass(piece, words);
