@@ -72,8 +72,7 @@ class Finish {
            lane_ % 8 * 8;
   }
 
-  // What one turn reads or writes. The address goes on to the next turn's: computing each anew
-  // takes a sixth of all instructions.
+  // What one turn reads or writes. The address goes on to the next turn's.
   __device__ uint4 load_rows(const bf16*& from) const {
     const uint4 rows = __ldcs(reinterpret_cast<const uint4*>(from));
     from += std::int64_t{4} * p_.width;
