@@ -6,8 +6,6 @@
 // The last part of a product with a GELU: what is done with its sums.
 namespace carope::cuda::matmul {
 
-constexpr int kFinishers = kConsumerWarps;
-
 /// Sums over the four lanes that have the same lane % 8. Lane l gets the sums of
 /// values[l / 16 * 4 + l / 8 % 2 * 2] and of the one after it.
 __device__ inline float2 spread_sums(float (&values)[8]) {
@@ -25,7 +23,8 @@ __device__ inline float2 spread_sums(float (&values)[8]) {
   return {values[0], values[1]};
 }
 
-/// Finishes what one warp hands over. A lane has 16 bytes of every fourth row.
+/// Finishes what every kFinishers-th warp hands over: always the same ones, because a barrier tells
+/// one use of a slot only from the one before. A lane has 16 bytes of every fourth row.
 template <Pass kPass>
 class Finish {
  public:
@@ -35,7 +34,8 @@ class Finish {
         lane_(static_cast<int>(threadIdx.x % kWarp)),
         from_(shared.pieces[warp_][0]),
         filled_(shared_address(shared.piece_filled[warp_])),
-        free_(shared_address(shared.piece_free[warp_])) {}
+        free_(shared_address(shared.piece_free[warp_])),
+        to_next_giver_(std::int64_t{kFinishers * kPieceRows} * p.width) {}
 
   __device__ void tiles() {
     Walk walk(p_);
@@ -43,12 +43,12 @@ class Finish {
       return;
     }
     std::int64_t at = start(walk.place());
-    for (int piece = 0; piece < kPieces; ++piece) {
-      prefetch_pre(at, piece);
-    }
+    if constexpr (kPass == Pass::kBackward) {
+      const bf16* from = p_.pre + at;
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      load_pre(at, i);
+      for (uint4& rows : pre_) {
+        rows = load_rows(from);
+      }
     }
     while (walk.more()) {
       const Walk here = walk;
@@ -63,8 +63,8 @@ class Finish {
   }
 
  private:
+  static constexpr int kGivers = kConsumerWarps / kFinishers;
   static constexpr int kTurns = kPieceRows / 4;
-  static constexpr int kAhead = 2;  // so many turns `pre` is loaded before it is used
 
   /// Index of this lane's first element of a tile.
   __device__ std::int64_t start(const Place& at) const {
@@ -72,30 +72,29 @@ class Finish {
            lane_ % 8 * 8;
   }
 
-  /// Makes what is loaded for a tile come from the cache. `at`: start of the tile.
-  __device__ void prefetch_pre(std::int64_t at, int piece) const {
-    if (kPass == Pass::kBackward && lane_ % 8 == 0) {
-#pragma unroll
-      for (int i = 0; i < kTurns; ++i) {
-        prefetch(p_.pre + at + piece * kPieceCols + i * 4 * p_.width);
-      }
-    }
+  // What one turn reads or writes. The address goes on to the next turn's.
+  __device__ uint4 load_rows(const bf16*& from) const {
+    const uint4 rows = __ldcs(reinterpret_cast<const uint4*>(from));
+    from += std::int64_t{4} * p_.width;
+    return rows;
   }
-  __device__ void load_pre(std::int64_t from, int turn) {
-    if constexpr (kPass == Pass::kBackward) {
-      pre_[turn % kAhead] =
-          __ldcs(reinterpret_cast<const uint4*>(p_.pre + from + turn * 4 * p_.width));
-    }
+  __device__ void store_rows(bf16*& to, const uint4& rows) const {
+    __stcs(reinterpret_cast<uint4*>(to), rows);
+    to += std::int64_t{4} * p_.width;
   }
 
   /// The tile that starts at `at`. `next`: start of the one after it.
   __device__ void tile(std::int64_t at, std::int64_t next) {
 #pragma unroll 1
     for (int piece = 0; piece < kPieces; ++piece) {
-      prefetch_pre(next, piece);
       float sums[8] = {};
-      const std::int64_t to = at + piece * kPieceCols;
-      finish_piece(piece, to, piece + 1 == kPieces ? next : to + kPieceCols, sums);
+      const std::int64_t first = at + piece * kPieceCols;
+      const std::int64_t after = piece + 1 == kPieces ? next : first + kPieceCols;
+#pragma unroll 1
+      for (int giver = 0; giver < kGivers; ++giver) {
+        const std::int64_t to = first + giver * to_next_giver_;
+        finish_piece(piece, giver, to, giver + 1 == kGivers ? after : to + to_next_giver_, sums);
+      }
       if constexpr (kPass == Pass::kBackward) {
         const float2 column = spread_sums(sums);
         // The sums of this piece's columns come first; after all pieces they do again.
@@ -110,28 +109,35 @@ class Finish {
     times_ += kPieces / kSlots;
   }
 
-  /// `to`: index of this lane's first element, `after`: that in the next piece.
-  __device__ __forceinline__ void finish_piece(int piece, std::int64_t to, std::int64_t after,
-                                               float (&sums)[8]) {
-    const int slot = piece % kSlots;
+  /// `to`: index of this lane's first element, `after`: that in the piece to come.
+  __device__ __forceinline__ void finish_piece(int piece, int giver, std::int64_t to,
+                                               std::int64_t after, float (&sums)[8]) {
+    const int slot = giver * kFinishers * kSlots + piece % kSlots;
     const int barrier = slot * static_cast<int>(sizeof(std::uint64_t));
     SharedBarrier{filled_ + barrier}.wait(times_ + piece / kSlots);
+    uint4 values[kTurns];
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
-      uint4 values = *reinterpret_cast<const uint4*>(from_ + slot * kPieceBytes +
-                                                     Rows64{0}.at(lane_ / 8 + 4 * i, lane_ % 8));
-      if constexpr (kPass == Pass::kForward) {
-        __stcs(reinterpret_cast<uint4*>(p_.pre + to + i * 4 * p_.width), values);
-        activate(values);
-      } else {
-        differentiate(values, pre_[i % kAhead], sums);
-        load_pre(i + kAhead < kTurns ? to : after, (i + kAhead) % kTurns);
-      }
-      __stcs(reinterpret_cast<uint4*>(p_.result + to + i * 4 * p_.width), values);
+      values[i] = *reinterpret_cast<const uint4*>(from_ + slot * kPieceBytes +
+                                                  Rows64{0}.at(lane_ / 8 + 4 * i, lane_ % 8));
     }
     __syncwarp();
     if (lane_ == 0) {
       SharedBarrier{free_ + barrier}.arrive();
+    }
+    bf16* result = p_.result + to;
+    bf16* input = p_.pre + to;
+    const bf16* next_input = p_.pre + after;
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      if constexpr (kPass == Pass::kForward) {
+        store_rows(input, values[i]);
+        activate(values[i]);
+      } else {
+        differentiate(values[i], pre_[i], sums);
+        pre_[i] = load_rows(next_input);
+      }
+      store_rows(result, values[i]);
     }
   }
 
@@ -175,7 +181,8 @@ class Finish {
   const std::byte* from_;  // the first slot
   std::uint32_t filled_;
   std::uint32_t free_;
-  uint4 pre_[kAhead];
+  std::int64_t to_next_giver_;        // elements
+  uint4 pre_[kTurns];                 // of the piece to come
   float2 column_sums_[kPieces] = {};  // of two columns in each piece
   int times_ = 0;                     // that each slot has been used
 };

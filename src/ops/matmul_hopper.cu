@@ -13,10 +13,11 @@ namespace carope::cuda {
 namespace matmul {
 namespace {
 
-constexpr int kThreads = kConsumers + kFinishers * kWarp + kGroupThreads;
+constexpr int kProducer = kConsumers + kFinishers * kWarp;  // thread
+constexpr int kThreads = kProducer + kGroupThreads;
 // After the parts have shared registers out; together as many as a block of this size starts with.
-constexpr int kConsumerRegisters = 168;
-constexpr int kFinisherRegisters = 56;
+constexpr int kConsumerRegisters = 184;
+constexpr int kFinisherRegisters = 120;
 constexpr int kProducerRegisters = 24;
 static_assert(kConsumers * kConsumerRegisters + kFinishers * kWarp * kFinisherRegisters +
                   kGroupThreads * kProducerRegisters <=
@@ -61,12 +62,12 @@ __global__ void __launch_bounds__(kHopper ? kThreads : kWarp, 1)
       Finish<kPass>(p, shared).tiles();
     } else {
       leave_registers<kProducerRegisters>();
-      if (threadIdx.x == kConsumers + kFinishers * kWarp) {
+      if (threadIdx.x == kProducer) {
         produce<kPass>(p, shared);
       }
       __syncwarp();
     }
-    sync_cluster();  // until then the other block may write to this one's shared memory
+    sync_cluster();  // until then the other blocks may write to this one's shared memory
   }
 }
 
@@ -91,34 +92,55 @@ bool is_served(const Factors& f) {
          f.left.cols() >= kPieces * kDepth && f.left.rows() < kMost && f.result.cols() < kMost;
 }
 
+/// How the kernel is launched with so many clusters.
+class Launch {
+ public:
+  Launch(const Context& ctx, int clusters) {
+    cluster_.id = cudaLaunchAttributeClusterDimension;
+    cluster_.val.clusterDim = {kBlocks, 1, 1};
+    config_.gridDim = dim3(clusters * kBlocks);
+    config_.blockDim = dim3(kThreads);
+    config_.dynamicSmemBytes = sizeof(SharedMemory);
+    config_.stream = stream_of(ctx);
+    config_.attrs = &cluster_;
+    config_.numAttrs = 1;
+  }
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+  const cudaLaunchConfig_t* config() const { return &config_; }
+
+ private:
+  cudaLaunchAttribute cluster_{};
+  cudaLaunchConfig_t config_{};
+};
+
+/// How many clusters the GPU holds at a time: none where this kernel does not run. Asking takes
+/// longer than launching it.
+template <Pass kPass>
+struct Room {
+  explicit Room(const Context& ctx) {
+    constexpr auto kernel = multiply<kPass>;
+    cudaFuncAttributes compiled{};
+    CUDA_CHECK(cudaFuncGetAttributes(&compiled, kernel));
+    if (compiled.maxThreadsPerBlock >= kThreads) {
+      CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(sizeof(SharedMemory))));
+      CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, Launch(ctx, 1).config()));
+    }
+  }
+
+  int clusters = 0;
+};
+
 /// Makes the product, and sums of the result's columns unless `sums` is empty. Returns false if it
 /// cannot.
 template <Pass kPass>
 bool run(Context& ctx, const Factors& f, const Tensor& sums, Write write) {
-  constexpr auto kernel = multiply<kPass>;
-  cudaFuncAttributes compiled{};
-  CUDA_CHECK(cudaFuncGetAttributes(&compiled, kernel));
-  if (compiled.maxThreadsPerBlock < kThreads || !is_served(f)) {
+  int clusters = ctx.state<Room<kPass>>().clusters;
+  if (clusters == 0 || !is_served(f)) {
     return false;
   }
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(sizeof(SharedMemory))));
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {kBlocks, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(kBlocks);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = sizeof(SharedMemory);
-  config.stream = stream_of(ctx);
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  int clusters = 0;
-  CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
-  if (clusters == 0) {
-    return false;
-  }
-
   const auto rows = static_cast<int>(f.left.rows());
   const auto width = static_cast<int>(f.result.cols());
   const int columns = width / kCols;
@@ -133,6 +155,7 @@ bool run(Context& ctx, const Factors& f, const Tensor& sums, Write write) {
   const Product product{
       .left = tiles_of(f.left, kRows),
       .right = tiles_of(f.right, kPass == Pass::kBackward ? kDepth : kCols / kBlocks),
+      .input = kPass == Pass::kBackward ? tiles_of(f.pre, kRows) : CUtensorMap{},
       .pre = data_of<bf16>(f.pre),
       .result = data_of<bf16>(f.result),
       .bias = f.bias ? data_of<bf16>(f.bias) : nullptr,
@@ -142,8 +165,7 @@ bool run(Context& ctx, const Factors& f, const Tensor& sums, Write write) {
       .columns = columns,
       .tiles = tiles,
       .period = turns * columns / clusters};
-  config.gridDim = dim3(clusters * kBlocks);
-  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, product));
+  CUDA_CHECK(cudaLaunchKernelEx(Launch(ctx, clusters).config(), multiply<kPass>, product));
   if (sums) {
     add_shares(ctx, shares, std::array{sums}, write);
   }

@@ -8,7 +8,7 @@ namespace carope::cuda::matmul {
 /// Brings the factors. One thread does.
 template <Pass kPass>
 __device__ void produce(const Product& p, SharedMemory& shared) {
-  constexpr int kBoth = 0b11;  // blocks
+  constexpr int kAll = (1 << kBlocks) - 1;  // blocks
   const int rank = cluster_rank();
   int n = 0;
   int tile = 0;
@@ -28,14 +28,17 @@ __device__ void produce(const Product& p, SharedMemory& shared) {
       const int k = step * kDepth;
       load_tile(shared_address(shared.left[stage]), p.left, at.row, k, filled);
       if constexpr (kPass == Pass::kForward) {
-        load_tile_for(kBoth, right + rank * kRightBytes / kBlocks, p.right,
+        load_tile_for(kAll, right + rank * kRightBytes / kBlocks, p.right,
                       at.column + rank * kCols / kBlocks, k, filled);
       } else {
+        if (step < kPieces) {  // long before it is used
+          prefetch_tile(p.input, at.row, at.column + step * kPieceCols);
+        }
         constexpr int kSlabs = kCols / 64;
 #pragma unroll
         for (int i = 0; i < kSlabs / kBlocks; ++i) {
           const int slab = rank * kSlabs / kBlocks + i;
-          load_tile_for(kBoth, right + slab * kRightBytes / kSlabs, p.right, k,
+          load_tile_for(kAll, right + slab * kRightBytes / kSlabs, p.right, k,
                         at.column + slab * 64, filled);
         }
       }
@@ -54,23 +57,24 @@ class HandOver {
         bias_(shared_address(shared.bias) + lane() % 4 * kPairBytes) {}
 
   /// Rounds a tile's sums; hands over the first pieces and puts the others aside.
-  template <int kSets, int kEach>
-  __device__ __forceinline__ void take(const float (&sums)[kSets][kEach], int tile) {
+  template <int kParts, int kEach>
+  __device__ __forceinline__ void take(const float (&sums)[kParts][kEach], int tile) {
     const std::uint32_t bias = bias_ + tile % 2 * kBiasBytes;
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       std::uint32_t words[kWords];
 #pragma unroll
-      for (int i = 0; i < kWords; ++i) {
+      for (int i = 0; i < kWords; i += 2) {  // the same columns of two rows
         const int pair = piece * kWords + i;
         const float* from = &sums[2 * pair / kEach][2 * pair % kEach];
-        float2 sum{from[0], from[1]};
         if constexpr (kPass == Pass::kForward) {
           const float2 added = unpack_bf16(load_word(bias + pair / 2 * 4 * kPairBytes));
-          sum.x += added.x;
-          sum.y += added.y;
+          words[i] = pack_bf16(from[0] + added.x, from[1] + added.y);
+          words[i + 1] = pack_bf16(from[2] + added.x, from[3] + added.y);
+        } else {
+          words[i] = pack_bf16(from[0], from[1]);
+          words[i + 1] = pack_bf16(from[2], from[3]);
         }
-        words[i] = pack_bf16(sum.x, sum.y);
       }
       if (piece < kSlots) {
         pass(piece, words);
@@ -152,14 +156,24 @@ __device__ void consume(const Product& p, SharedMemory& shared, int group) {
     }
     __syncwarp();
   };
-  const auto finish_step_before = [&] {
+  // The second group starts a tile when the first one has done a step of it: no sooner, and no
+  // later than the first one could start the tile after it.
+  static_assert(kPieces >= kStages);
+  constexpr int kSecondMayStart = 1;
+  const auto finish_step_before = [&](int step) {
     wait_for_products<1>();
     free_stage(n - 2);
+    if (group == 0 && step == 1) {
+      pass_by<kConsumers>(kSecondMayStart);
+    }
   };
 
   HandOver<kPass> hand_over(shared);
   const int tiles = tiles_of_cluster(p);
   for (int tile = 0; tile < tiles; ++tile) {
+    if (group == 1) {
+      wait_at<kConsumers>(kSecondMayStart);
+    }
     int step = 0;
 #pragma unroll
     for (int piece = kSlots - 1; piece < kPieces; ++piece) {
@@ -168,13 +182,13 @@ __device__ void consume(const Product& p, SharedMemory& shared, int group) {
         hand_over.pass_kept(piece);
       }
       if (step > 0) {
-        finish_step_before();
+        finish_step_before(step);
       }
       // The finishing warps have had the time for what they were handed before.
       const int end = piece == kPieces - 1 ? p.steps : p.steps * (piece + 2 - kSlots) / kPieces;
       for (++step; step < end; ++step) {
         start_step(true);
-        finish_step_before();
+        finish_step_before(step);
       }
     }
     wait_for_products<0>();

@@ -6,13 +6,14 @@
 
 // Matrix products with a GELU. A block stays on its multiprocessor and takes tiles of 128 x 256 of
 // the result, one after another. Its warps have different parts:
-// - one thread brings the factors (matmul_multiply.cuh). Two blocks, a cluster, have tiles below
-//   each other, and each brings half of their right factor for both;
+// - one thread brings the factors (matmul_multiply.cuh). The blocks of a cluster have tiles below
+//   each other, and each brings a part of their right factor for all;
 // - two warpgroups multiply (matmul_multiply.cuh), half of a tile's rows each, and do little else,
 //   so that the tensor cores have work queued all the time. When a tile's sums are complete, their
 //   warps round them and hand them over, a piece of 16 x 64 at a time: half of a tile at once, the
-//   rest, kept in few registers, while the next tile is computed;
-// - for each of their warps another one finishes what it hands over (matmul_finish.cuh).
+//   rest, kept in few registers, while the next tile is computed. One group is a step ahead of the
+//   other, which multiplies while the first one rounds;
+// - for each two of their warps another one finishes what they hand over (matmul_finish.cuh).
 namespace carope::cuda::matmul {
 
 constexpr int kRows = 128;
@@ -23,6 +24,7 @@ constexpr int kBlocks = 2;  // of a cluster
 constexpr int kGroups = 2;
 constexpr int kConsumers = kGroups * kGroupThreads;
 constexpr int kConsumerWarps = kConsumers / kWarp;
+constexpr int kFinishers = 4;  // warps
 
 using Rows64 = SharedRows<64>;
 constexpr int kPieceRows = 16;  // of a warp
@@ -48,6 +50,7 @@ enum class Pass : std::uint8_t { kForward, kBackward };
 struct Product {
   CUtensorMap left;   // [M, K]
   CUtensorMap right;  // [N, K], in the backward pass [K, N]
+  CUtensorMap input;  // pre, in the backward pass
   bf16* pre;          // [M, N]
   bf16* result;       // [M, N]
   const bf16* bias;   // [N] or null

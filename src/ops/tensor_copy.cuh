@@ -70,9 +70,11 @@ __device__ inline void load_tile_for(int mask, std::uint32_t to, const CUtensorM
       : "memory");
 }
 
-/// Asks for the cache line at an address.
-__device__ inline void prefetch(const void* address) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+/// Brings the tile at (row, column) into the L2 cache.
+__device__ inline void prefetch_tile(const CUtensorMap& map, int row, int column) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map),
+               "r"(column), "r"(row)
+               : "memory");
 }
 
 /// This block's number in its cluster.
