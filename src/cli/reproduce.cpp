@@ -7,6 +7,7 @@
 #include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/run_options.h"
+#include "cli/score_options.h"
 #include "cli/step_line.h"
 #include "dist/launch.h"
 #include "experiment/experiment.h"
@@ -35,6 +36,7 @@ struct ReproduceOptions {
   std::vector<std::string> encodings;
   bool controls = false;
   int seeds = 1;
+  Scoring scoring;
   ComputeOptions compute;
 };
 
@@ -45,7 +47,8 @@ ExperimentConfig experiment_of(const ReproduceOptions& options, const RunOptions
                           .preset = options.preset,
                           .settings = overrides.overridden(preset_settings(preset.config)),
                           .seeds = options.seeds,
-                          .folder = options.folder};
+                          .folder = options.folder,
+                          .scoring = options.scoring};
   check<ConfigError>(overrides.overridden({}).count("position") == 0,
                      "settings of [position] are what the runs differ in; choose among the "
                      "encodings with --encodings");
@@ -106,13 +109,22 @@ void add_reproduce(CLI::App& app) {
   command->add_option("--out", options->folder, "folder for all runs; by default runs/PRESET");
   command->add_flag("--controls", options->controls,
                     "also what the paper did not run: rope-2.08e7, carope-frozen, carope-literal, "
-                    "none, alibi");
+                    "carope-embedding, sinusoidal-1, none, alibi");
   command
       ->add_option("--encodings", options->encodings,
                    "only these, separated by commas, by the names of tables")
       ->delimiter(',')
       ->excludes("--controls");
   command->add_option("--seeds", options->seeds, "runs of each encoding, which differ in the seed")
+      ->capture_default_str();
+  add_lengths_option(*command, options->scoring.lengths, "1, 2, 4 and 8");
+  command->add_flag("--all-protocols", options->scoring.all_protocols,
+                    "score by the protocols sliding and last, too, which takes four times as long");
+  add_resample_option(*command, options->scoring.resample);
+  command
+      ->add_option("--gate-tokens", options->scoring.gate_tokens,
+                   "of the text to look at CARoPE's gate with")
+      ->transform(as_quantity())
       ->capture_default_str();
   add_compute_options(*command, options->compute);
   add_recompute_option(*command, options->compute);

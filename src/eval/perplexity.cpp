@@ -257,7 +257,7 @@ void check_config(const EvalConfig& config) {
   };
   check_part("stride", config.stride, Protocol::kSliding);
   check_part("last", config.last, Protocol::kLast);
-  check<ConfigError>(config.tokens >= 0 && config.positions >= 1 && config.tokens_at_once >= 1,
+  check<ConfigError>(config.tokens >= 0 && config.positions >= 1 && config.tokens_at_once >= 0,
                      "tokens = {}, positions = {} and tokens_at_once = {} are not possible; give 1 "
                      "or more",
                      config.tokens, config.positions, config.tokens_at_once);
@@ -273,6 +273,12 @@ void check_data(const EvalData& data, const EvalConfig& config) {
       "prepare{}",
       data.stream.shards().front().path().parent_path().string(),
       data.documents ? "" : ", or resample windows");
+}
+
+/// What a CPU's caches hold, or what fills a GPU; there, windows of 16 times the paper's length
+/// still run whole, without a cache of keys.
+std::int64_t usual_tokens_at_once(Device device) {
+  return device.kind == DeviceKind::kCuda ? 16'384 : 2'048;
 }
 
 /// Targets from the stream's beginning on that all lengths can share.
@@ -319,6 +325,9 @@ Evaluation measure_perplexity(Context& ctx, const Gpt& model, const EvalData& da
   if (config.protocol == Protocol::kLast && config.last == 0) {
     const std::int64_t shortest = *std::min_element(config.lengths.begin(), config.lengths.end());
     config.last = std::max<std::int64_t>(shortest / 2, 1);
+  }
+  if (config.tokens_at_once == 0) {
+    config.tokens_at_once = usual_tokens_at_once(ctx.device());
   }
   const std::int64_t stretch = common_stretch(data.stream, config);
   const std::int64_t bound = model.encoding().max_length().value_or(stretch);

@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "core/bootstrap.h"
 #include "core/context.h"
 #include "data/loader/token_stream.h"
-#include "eval/bootstrap.h"
 #include "model/gpt.h"
 
 namespace carope {
@@ -35,8 +35,10 @@ struct EvalConfig {
   std::int64_t tokens = 0;  // targets at most; 0: all
   Resample resample = Resample::kWindows;
   Resampling resampling{};
-  std::int64_t positions = 64;          // points of a curve at most
-  std::int64_t tokens_at_once = 2'048;  // that the model runs on; bounds memory, changes no result
+  std::int64_t positions = 64;  // points of a curve at most
+  // Tokens that the model runs on, which bounds memory and changes no result; 0: what keeps the
+  // device busy.
+  std::int64_t tokens_at_once = 0;
 };
 
 /// The tokens to score a model on.
