@@ -129,7 +129,7 @@ void add_eval(CLI::App& app) {
       ->required();
   add_lengths_option(*command, config.lengths, "1, 2 and 4");
   add_choice(*command, "--protocol", config.protocol,
-             {Protocol::kWindows, Protocol::kSliding, Protocol::kLast},
+             std::vector{Protocol::kWindows, Protocol::kSliding, Protocol::kLast},
              "windows (default): side by side; sliding: they overlap and each target counts once; "
              "last: side "
              "by side, only their last targets count");
@@ -141,7 +141,7 @@ void add_eval(CLI::App& app) {
       ->transform(as_quantity());
   command->add_option("--tokens", config.tokens, "targets at most; by default all")
       ->transform(as_quantity());
-  add_resample_option(*command, config.resample);
+  add_resample_option(*command, config.resample, "windows");
   command->add_option("--data", options->data,
                       "folder of token shards; by default that of the runs");
   command->add_option("--json", options->json, "write the results, with curves, to this file");

@@ -11,8 +11,8 @@
 namespace carope {
 
 /// An option whose values have names.
-template <class T>
-void add_choice(CLI::App& command, const std::string& name, T& value, std::vector<T> choices,
+template <class Value, class T>
+void add_choice(CLI::App& command, const std::string& name, Value& value, std::vector<T> choices,
                 const std::string& what) {
   std::vector<std::string> names;
   for (const T choice : choices) {
@@ -41,9 +41,10 @@ inline void add_lengths_option(CLI::App& command, std::vector<std::int64_t>& len
       ->transform(as_quantity());
 }
 
-inline void add_resample_option(CLI::App& command, Resample& resample) {
-  add_choice(command, "--resample", resample, {Resample::kWindows, Resample::kDocuments},
-             "what intervals are made of: windows (default), or documents");
+template <class Value>
+void add_resample_option(CLI::App& command, Value& resample, const std::string& usual) {
+  add_choice(command, "--resample", resample, std::vector{Resample::kWindows, Resample::kDocuments},
+             "what intervals are made of: windows or documents; by default " + usual);
 }
 
 }  // namespace carope

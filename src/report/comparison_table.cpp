@@ -230,15 +230,6 @@ ComparisonTable table_of_rows(const std::vector<EncodingRuns>& encodings) {
 
 constexpr const char* kBold = "the lowest is bold";
 
-/// A text in a cell of Markdown, in which HTML means something too.
-std::string markdown_cell(const std::string& text) {
-  std::string escaped;
-  for (const char c : escape_html(text)) {
-    escaped += c == '|' ? "\\|" : c == '\n' ? " " : std::string(1, c);
-  }
-  return escaped;
-}
-
 /// A sentence in Markdown: what would be HTML is text.
 std::string markdown_note(const std::string& text) {
   std::string escaped;

@@ -49,6 +49,14 @@ std::string escape_html(std::string_view text) {
   return escaped;
 }
 
+std::string markdown_cell(const std::string& text) {
+  std::string escaped;
+  for (const char c : escape_html(text)) {
+    escaped += c == '|' ? "\\|" : c == '\n' ? " " : std::string(1, c);
+  }
+  return escaped;
+}
+
 std::string perplexity_text(double perplexity) { return perplexity_text(perplexity, perplexity); }
 
 std::string perplexity_text(double number, double perplexity) {

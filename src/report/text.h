@@ -10,6 +10,9 @@ namespace carope {
 /// become replacement characters.
 std::string escape_html(std::string_view text);
 
+/// A text in a cell of a Markdown table, in which HTML means something too.
+std::string markdown_cell(const std::string& text);
+
 /// A perplexity in four or more digits: "12.34", "123.4", "1234", and from a million on "1.2e8".
 std::string perplexity_text(double perplexity);
 
