@@ -62,14 +62,14 @@ Json json_of(const Evaluation& evaluation) {
 
 }  // namespace
 
-std::string to_json(const Evaluation& evaluation) { return json_of(evaluation).dump(2) + "\n"; }
+std::string to_json(const Evaluation& evaluation) { return json_of(evaluation).dump() + "\n"; }
 
 std::string to_json(std::span<const Evaluation> evaluations) {
   Json all = Json::array();
   for (const Evaluation& evaluation : evaluations) {
     all.push_back(json_of(evaluation));
   }
-  return all.dump(2) + "\n";
+  return all.dump() + "\n";
 }
 
 }  // namespace carope

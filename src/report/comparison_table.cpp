@@ -9,7 +9,6 @@
 #include <set>
 #include <span>
 
-#include "core/progress.h"
 #include "report/table.h"
 #include "report/text.h"
 
@@ -131,8 +130,7 @@ void add_speed(ComparisonTable& table, const std::vector<EncodingRuns>& encoding
   table.columns.push_back({"tokens/s"});
   for (std::size_t i = 0; i < encodings.size(); ++i) {
     const auto speed = speed_of(encodings[i]);
-    std::string text = speed ? si(speed->mean, "") : "";
-    table.rows[i].cells.push_back({text.substr(0, text.find_last_not_of(' ') + 1), false, ""});
+    table.rows[i].cells.push_back({speed ? short_number(speed->mean) : "", false, ""});
   }
 }
 

@@ -130,7 +130,7 @@ std::string cost(const std::vector<EncodingRuns>& encodings) {
     }
     const auto [lowest, highest] = std::minmax_element(speeds.begin(), speeds.end());
     rows.push_back({markdown_cell(encoding.label), std::to_string(encoding.runs.size()),
-                    si(speed->mean, ""), si(*lowest, ""), si(*highest, ""),
+                    short_number(speed->mean), short_number(*lowest), short_number(*highest),
                     reference ? fmt::format("{:.3f}", speed->mean / reference->mean) : "",
                     memory > 0.0 ? fmt::format("{:.2f}", memory / (1 << 30)) : ""});
   }

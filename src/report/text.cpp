@@ -5,6 +5,8 @@
 #include <array>
 #include <cmath>
 
+#include "core/progress.h"
+
 namespace carope {
 namespace {
 
@@ -84,6 +86,11 @@ std::string tick_text(double number) {
     }
   }
   return fmt::format("{:.6g}", number);
+}
+
+std::string short_number(double number) {
+  const std::string text = si(number, "");
+  return text.substr(0, text.find_last_not_of(' ') + 1);
 }
 
 std::string grouped(double number) {

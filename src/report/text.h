@@ -22,6 +22,9 @@ std::string perplexity_text(double number, double perplexity);
 /// A number on an axis, in the fewest digits: "0.25", "500", "20k", "1.5M", "10⁹".
 std::string tick_text(double number);
 
+/// A number in four digits at most, of what the column's heading says: "115", "45.4 k", "1.66 M".
+std::string short_number(double number);
+
 /// A whole number with thin spaces between thousands: "10 000".
 std::string grouped(double number);
 
