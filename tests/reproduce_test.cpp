@@ -169,6 +169,11 @@ TEST_F(Reproduce, ScoresAtOtherLengthsAndByOtherProtocolsWithoutTrainingAgain) {
   EXPECT_EQ(refused.status, 1);
   EXPECT_THAT(refused.output,
               AllOf(HasSubstr("carope-seed1 was trained"), HasSubstr("has no checkpoint")));
+  // What broke off while it was scored, and came here without its weights, is trained again.
+  fs::remove(trained / "evaluation.json");
+  const Ended again = run(arguments("a", more));
+  EXPECT_EQ(again.status, 0) << again.output;
+  EXPECT_THAT(again.output, HasSubstr("step 40/40"));
   EXPECT_THAT(run(arguments("b", one + "--resample documents")).output,
               AllOf(HasSubstr("manifest.json"), Not(HasSubstr("step "))));
 }

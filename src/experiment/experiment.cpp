@@ -29,9 +29,10 @@ constexpr const char* kExperiment = "experiment.json";
 constexpr const char* kEvaluation = "evaluation.json";
 constexpr const char* kGate = "gate.json";
 
+/// The paper's comes last: where its score is, everything was scored.
 std::vector<Protocol> protocols_of(const Scoring& scoring) {
   return scoring.all_protocols
-             ? std::vector{Protocol::kWindows, Protocol::kSliding, Protocol::kLast}
+             ? std::vector{Protocol::kSliding, Protocol::kLast, Protocol::kWindows}
              : std::vector{Protocol::kWindows};
 }
 
