@@ -49,7 +49,7 @@ struct ReproduceOptions {
   bool controls = false;
   int seeds = 1;
   std::vector<std::int64_t> lengths;
-  bool all_protocols = false;
+  std::optional<bool> all_protocols;
   std::optional<Resample> resample;
   std::optional<std::int64_t> gate_tokens;
   ComputeOptions compute;
@@ -58,7 +58,7 @@ struct ReproduceOptions {
 /// A preset's way of scoring, but for what the options say.
 Scoring scoring_of(const ReproduceOptions& options, Scoring scoring) {
   scoring.lengths = options.lengths.empty() ? scoring.lengths : options.lengths;
-  scoring.all_protocols = scoring.all_protocols || options.all_protocols;
+  scoring.all_protocols = options.all_protocols.value_or(scoring.all_protocols);
   scoring.resample = options.resample.value_or(scoring.resample);
   scoring.gate_tokens = options.gate_tokens.value_or(scoring.gate_tokens);
   return scoring;
@@ -145,9 +145,15 @@ void add_reproduce(CLI::App& app) {
   command->add_option("--seeds", options->seeds, "runs of each encoding, which differ in the seed")
       ->capture_default_str();
   add_lengths_option(*command, options->lengths, "(short presets: 1 to 16) 1, 2, 4 and 8");
-  command->add_flag("--all-protocols", options->all_protocols,
-                    "score by the protocols sliding and last, too, which takes four times as long; "
-                    "short presets always do");
+  CLI::Option* all = command->add_flag_callback(
+      "--all-protocols", [options] { options->all_protocols = true; },
+      "score by the protocols sliding and last, too, which takes four times as long; short presets "
+      "do");
+  command
+      ->add_flag_callback(
+          "--one-protocol", [options] { options->all_protocols = false; },
+          "score by the paper's protocol, windows, alone; other presets do")
+      ->excludes(all);
   add_resample_option(*command, options->resample, "windows (short presets: documents)");
   command
       ->add_option("--gate-tokens", options->gate_tokens,

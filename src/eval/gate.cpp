@@ -72,6 +72,26 @@ class Text {
     ids_.insert(ids_.end(), ids, ids + batch.tokens.size());
   }
 
+  /// Ends the text: finds out which tokens are frequent, and where.
+  void finish() {
+    std::map<std::int32_t, std::int64_t> counts;
+    for (const std::int32_t id : ids_) {
+      ++counts[id];
+    }
+    std::map<std::int32_t, std::size_t> numbers;
+    for (const auto& [id, count] : counts) {
+      if (count >= kFewest) {
+        numbers[id] = frequent_.size();
+        frequent_.push_back({id, count});
+      }
+    }
+    for (std::size_t i = 0; i < ids_.size(); ++i) {
+      if (const auto found = numbers.find(ids_[i]); found != numbers.end()) {
+        places_.push_back({i, found->second});
+      }
+    }
+  }
+
   std::vector<std::string> passage() const {
     std::vector<std::string> words;
     for (std::size_t i = 0; i < std::min(ids_.size(), kPassage); ++i) {
@@ -82,52 +102,52 @@ class Text {
 
   /// What one head's frequencies are by token.
   void describe_words(const std::vector<double>& values, HeadFrequencies& head) const {
-    struct Sum {
-      std::int64_t count = 0;
-      double sum = 0.0;
-    };
-    std::map<std::int32_t, Sum> sums;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      Sum& sum = sums[ids_[i]];
-      ++sum.count;
-      sum.sum += values[i];
+    std::vector<double> sums(frequent_.size());
+    double total = 0.0;
+    for (const Place& place : places_) {
+      sums[place.number] += values[place.at];
+      total += values[place.at];
     }
-    std::erase_if(sums, [](const auto& each) { return each.second.count < kFewest; });
-    double count = 0.0, total = 0.0, squares = 0.0, between = 0.0;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      if (sums.contains(ids_[i])) {
-        count += 1.0;
-        total += values[i];
-        squares += values[i] * values[i];
-      }
+    const double mean = total / std::max<double>(static_cast<double>(places_.size()), 1.0);
+    double variance = 0.0;
+    for (const Place& place : places_) {
+      variance += (values[place.at] - mean) * (values[place.at] - mean);
     }
-    std::vector<std::pair<double, std::int32_t>> means;
-    for (const auto& [id, sum] : sums) {
-      means.emplace_back(sum.sum / static_cast<double>(sum.count), id);
-      between += sum.sum * sum.sum / static_cast<double>(sum.count);
+    double between = 0.0;
+    std::vector<WordFrequency> words;
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      const auto count = static_cast<double>(frequent_[i].count);
+      between += count * (sums[i] / count - mean) * (sums[i] / count - mean);
+      words.push_back({word(frequent_[i].id), frequent_[i].count, sums[i] / count});
     }
-    const double variance = squares - total * total / std::max(count, 1.0);
-    constexpr double kNothing = 1e-9;  // a variance for each token that is rounding
-    head.token_share = variance > kNothing * count
-                           ? (between - total * total / std::max(count, 1.0)) / variance
-                           : 0.0;
-    std::sort(means.begin(), means.end());
-    const auto frequency = [&](const auto& mean) {
-      return WordFrequency{word(mean.second), sums.at(mean.second).count, mean.first};
-    };
-    for (std::size_t i = 0; i < std::min(kWords, means.size() / 2); ++i) {
-      head.slowest.push_back(frequency(means[i]));
-      head.fastest.push_back(frequency(means[means.size() - 1 - i]));
-    }
+    constexpr double kRounding = 1e-12;  // of a frequency, squared
+    head.token_share =
+        variance > kRounding * static_cast<double>(places_.size()) ? between / variance : 0.0;
+    const auto slower = [](const auto& a, const auto& b) { return a.mean < b.mean; };
+    std::stable_sort(words.begin(), words.end(), slower);
+    const auto shown = static_cast<std::ptrdiff_t>(std::min(kWords, words.size() / 2));
+    head.slowest.assign(words.begin(), words.begin() + shown);
+    head.fastest.assign(words.rbegin(), words.rbegin() + shown);
   }
 
  private:
+  struct Frequent {
+    std::int32_t id;
+    std::int64_t count;
+  };
+  struct Place {
+    std::size_t at;      // in the text
+    std::size_t number;  // of the frequent token
+  };
+
   std::string word(std::int32_t id) const {
     return tokenizer_ != nullptr ? std::string(tokenizer_->text_of(id)) : fmt::format(" {}", id);
   }
 
   const Tokenizer* tokenizer_;
   std::vector<std::int32_t> ids_;
+  std::vector<Frequent> frequent_;
+  std::vector<Place> places_;
 };
 
 }  // namespace
@@ -163,6 +183,7 @@ std::optional<GateStatistics> measure_gate(Context& ctx, const Gpt& model, const
     }
     gate.tokens += batch.tokens.size();
   }
+  text.finish();
   gate.passage = text.passage();
   const auto passage = static_cast<std::ptrdiff_t>(gate.passage.size());
   for (std::size_t layer = 0; layer < all.size(); ++layer) {
