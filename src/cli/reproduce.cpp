@@ -147,7 +147,7 @@ void add_reproduce(CLI::App& app) {
   add_lengths_option(*command, options->lengths, "(short presets: 1 to 16) 1, 2, 4 and 8");
   CLI::Option* all = command->add_flag_callback(
       "--all-protocols", [options] { options->all_protocols = true; },
-      "score by the protocols sliding and last, too, which takes four times as long; short presets "
+      "score by the protocols sliding and last, too, which takes twice as long; short presets "
       "do");
   command
       ->add_flag_callback(

@@ -182,18 +182,15 @@ void score(Context& ctx, const PlannedRun& run, const Scoring& scoring) {
   if (gate) {
     write_file(run.folder / kGate, to_json(*gate));
   }
-  const std::string name = run.folder.filename().string();
-  for (const Protocol protocol : protocols_of(scoring)) {
-    const EvalConfig eval{.lengths = lengths_of(scoring, run.config),
-                          .protocol = protocol,
-                          .tokens = run.config.train.validate_tokens,
-                          .resample = scoring.resample};
-    Evaluation evaluation =
-        evaluate_model(ctx, model, run.config, eval, run.config.data.path,
-                       fmt::format("Scoring {}, {}", name, to_string(protocol)));
+  const EvalConfig eval{.lengths = lengths_of(scoring, run.config),
+                        .tokens = run.config.train.validate_tokens,
+                        .resample = scoring.resample};
+  for (Evaluation& evaluation :
+       evaluate_model(ctx, model, run.config, eval, protocols_of(scoring), run.config.data.path,
+                      "Scoring " + run.folder.filename().string())) {
     evaluation.checkpoint = checkpoint.lexically_relative(run.folder.parent_path()).string();
     evaluation.step = checkpoint_state(checkpoint).step;
-    write_file(evaluation_file(run.folder, protocol), to_json(evaluation));
+    write_file(evaluation_file(run.folder, evaluation.config.protocol), to_json(evaluation));
   }
 }
 
