@@ -2,8 +2,7 @@
 
 usage: python bench/peer_losses.py RUN --init WEIGHTS.safetensors [--fp32] [--steps 200] [--tolerance 1e-4]
 
-RUN is a folder of carope train, begun with --data.order sequential: its config.toml says what to do, its metrics.jsonl
-has the losses. A run of one step with --train.learning_rate 0 --train.final_learning_rate 0 and the same seed leaves
+RUN is a folder of carope train: its config.toml says what to do, its metrics.jsonl has the losses. A run of one step with --train.learning_rate 0 --train.final_learning_rate 0 and the same seed leaves
 the initial weights in its checkpoint. Prints one JSON line a step with both losses, and ends with status 1 if
 they differ by more than the tolerance.
 """
@@ -15,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from peer.data import SequentialBatches, read_config
+from peer.data import read_config, training_batches
 from peer.model import ENCODINGS, Shape
 from peer.trainer import COMPILE_MODES, AdamW, Method, Trainer
 
@@ -32,10 +31,10 @@ def check_settings(config: dict[str, dict[str, Any]]) -> None:
         wrong.append(f"position.encoding = {position['encoding']}")
     if position.get("positions", config["model"]["length"]) != config["model"]["length"]:
         wrong.append(f"position.positions = {position['positions']}")
-    if data["order"] != "sequential" or data["documents"]:
-        wrong.append(f"data.order = {data['order']}, data.documents = {data['documents']}")
+    if data["documents"]:
+        wrong.append(f"data.documents = {data['documents']}")
     if wrong:
-        raise SystemExit(f"peer_losses: the PyTorch model knows no {'; '.join(wrong)}; train without these settings")
+        raise SystemExit(f"the PyTorch model knows no {'; '.join(wrong)}; train without these settings")
 
 
 def learning_rate(train: dict[str, Any], step: int, steps: int) -> float:
@@ -52,11 +51,10 @@ def losses_of(run: Path) -> list[float]:
     return [line["loss"] for line in lines if "loss" in line]
 
 
-def make_trainer(config: dict[str, dict[str, Any]], init: Path, method: Method) -> Trainer:
+def make_trainer(config: dict[str, dict[str, Any]], init: Path | None, method: Method) -> Trainer:
     shape, train, optimizer = Shape.of(config["model"]), config["train"], config["optimizer"]
-    batches = SequentialBatches(Path(config["data"]["path"]), train["batch_tokens"] // shape.length, shape.length)
-    adamw = AdamW(**optimizer)
-    return Trainer(shape, config["position"]["encoding"], batches, train["micro_batch"], method, adamw, init)
+    encoding, batches, adamw = config["position"]["encoding"], training_batches(config), AdamW(**optimizer)
+    return Trainer(shape, encoding, batches, train["micro_batch"], method, adamw, init, train["seed"])
 
 
 def main() -> None:

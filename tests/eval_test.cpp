@@ -121,6 +121,25 @@ TEST_F(Perplexity, IsThatOfWholeWindowsInAnyPiecesAndRows) {
   }
 }
 
+TEST_F(Perplexity, IsTheSameWhenSeveralProtocolsShareTheirWindows) {
+  constexpr std::array kAll{Protocol::kLast, Protocol::kWindows, Protocol::kSliding};
+  const Gpt model = this->model("carope");
+  Naive naive(model, tokens_);
+  for (const Resample resample : {Resample::kWindows, Resample::kDocuments}) {
+    // Sliding windows of 8 and 24 contain those that lie side by side; those of 7, whose stride is
+    // 3, share but few.
+    const EvalConfig config{.lengths = {8, 24, 7}, .resample = resample, .tokens_at_once = 48};
+    const std::vector<Evaluation> all = measure_perplexity(
+        ctx_, model, {.stream = stream_, .end_of_text = kEndOfText}, config, kAll);
+    ASSERT_EQ(all.size(), 3U);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      SCOPED_TRACE(to_string(kAll[i]));
+      EXPECT_EQ(all[i].config.protocol, kAll[i]);
+      expect_equal(all[i], naive, tolerance(DType::kF32).loss);
+    }
+  }
+}
+
 TEST_F(Perplexity, LosesNothingToRoundingWhenItSums) {
   const Gpt model = this->model("carope");
   Naive naive(model, tokens_);

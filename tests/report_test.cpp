@@ -89,6 +89,79 @@ TEST(Report, TableHasMeansBestsAndThePaper) {
                               HasSubstr("The paper's columns are another experiment")));
 }
 
+/// A run with a score of three units by a protocol, at 64 and, unless `bound`, at 128: unit i of
+/// 100 targets has `loss` + i / 10 a target.
+void write_scored_run(const std::filesystem::path& folder, const MadeRun& run, double loss,
+                      bool bound = false) {
+  write_run(folder, run);
+  write_label(folder, run.encoding, run.encoding == "carope" ? 0 : 1);
+  Json lengths = Json::array();
+  for (const int length : {64, 128}) {
+    if (bound && length == 128) {
+      lengths.push_back({{"length", length}, {"loss", nullptr}, {"reason", "past the 64"}});
+      continue;
+    }
+    const double mean = loss + 0.1 + length / 1000.0;
+    Json losses = Json::array();
+    for (int i = 0; i < 3; ++i) {
+      losses.push_back(100.0 * (mean + 0.1 * (i - 1)));
+    }
+    lengths.push_back({{"length", length},
+                       {"loss", mean},
+                       {"perplexity", std::exp(mean)},
+                       {"unit_losses", losses},
+                       {"unit_tokens", {100, 100, 100}}});
+  }
+  for (const char* file : {"evaluation.json", "evaluation-last.json"}) {
+    write_bytes(folder / file, Json{{"tokens", 300}, {"lengths", lengths}}.dump());
+  }
+}
+
+TEST(Report, DifferencesArePairedBySeedAndText) {
+  const TemporaryFolder folder;
+  write_scored_run(folder / "r1", {.encoding = "rope", .seed = 1}, 3.0);
+  write_scored_run(folder / "r2", {.encoding = "rope", .seed = 2}, 4.0);
+  write_scored_run(folder / "c2", {.encoding = "carope", .seed = 2}, 3.98);  // not in rope's order
+  write_scored_run(folder / "c1", {.encoding = "carope", .seed = 1}, 2.96);
+  write_scored_run(folder / "c3", {.encoding = "carope", .seed = 3}, 1.0);  // rope has no seed 3
+  write_scored_run(folder / "l1", {.encoding = "learnable", .seed = 1}, 3.5, true);
+  write_bytes(folder / "c1" / "gate.json", made_gate().dump());
+  const Ended ended =
+      run(fmt::format("report {0}/r1 {0}/c2 {0}/c1 {0}/r2 {0}/c3 {0}/l1 --out {0}/out --parts",
+                      folder.path().string()));
+  ASSERT_EQ(ended.status, 0) << ended.output;
+  const std::filesystem::path parts = folder / "out" / "parts";
+  // Of -0.04 and -0.02. What makes a unit hard is the same for both, so text leaves no doubt.
+  const std::string differences = read_file(parts / "differences.md");
+  const std::string mean = "-0.0300 ± 0.0141 [-0.0300, -0.0300]";
+  EXPECT_EQ(lines_of(differences)[0], "| encoding | seeds | @64 | @128 |");
+  EXPECT_EQ(lines_of(differences)[2], "| carope | 2 | " + mean + " | " + mean + " |");
+  EXPECT_EQ(lines_of(differences)[3], "| learnable | 1 | +0.5000 [+0.5000, +0.5000] | – |");
+  EXPECT_THAT(differences, HasSubstr("Loss minus that of rope"));
+  EXPECT_EQ(read_file(parts / "differences-last.md"), differences);
+  EXPECT_EQ(lines_of(read_file(parts / "perplexity-last.md"))[0], "| encoding | @64 | @128 |");
+  EXPECT_FALSE(std::filesystem::exists(parts / "differences-sliding.md"));
+  EXPECT_EQ(lines_of(read_file(parts / "cost.md"))[2],
+            "| carope | 3 | 115 | 115 | 115 | 1.000 |  |");
+  EXPECT_THAT(read_file(parts / "gate.md"),
+              AllOf(HasSubstr("**carope**, seed 1, over 8.19 k tokens:"),
+                    HasSubstr("\n| 1 | 1 | 0.6000 | 0.1000 | 0.4000 | 0.6000 | 0.8000 | 1e+04 |")));
+  for (const char* name : {"perplexity-by-length", "training", "speed", "gate-bases-carope",
+                           "gate-frequencies-carope"}) {
+    EXPECT_THAT(read_file(parts / (std::string(name) + ".svg")),
+                AllOf(testing::StartsWith("<svg xmlns="), testing::EndsWith("</svg>\n")))
+        << name;
+  }
+  EXPECT_THAT(read_file(parts / "perplexity-by-length.svg"), HasSubstr(">learnable</text>"));
+
+  write_scored_run(folder / "c1", {.encoding = "carope", .seed = 1}, 2.96);
+  std::string cut = read_file(folder / "c1" / "evaluation.json");
+  cut.replace(cut.find("[100,100,100]"), 13, "[100,100]");
+  write_bytes(folder / "c1" / "evaluation.json", cut);
+  EXPECT_THAT(refusal_of(folder / "c1"),
+              AllOf(HasSubstr("evaluation.json: 3 unit_losses and 2 unit_tokens at length 64")));
+}
+
 TEST(Report, ThePaperStandsBesideItsOwnModel) {
   const TemporaryFolder folder;
   write_run(folder / "tiny", {.encoding = "sinusoidal", .layers = 6, .width = 512, .length = 512});

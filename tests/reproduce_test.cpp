@@ -7,7 +7,9 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "core/file.h"
@@ -130,6 +132,52 @@ TEST_F(Reproduce, GoesOnWhereItWasKilled) {
   EXPECT_EQ(results("killed"), results("whole"));
 }
 
+TEST_F(Reproduce, ScoresAtOtherLengthsAndByOtherProtocolsWithoutTrainingAgain) {
+  const std::string one = "--encodings carope ";
+  ASSERT_EQ(run(arguments("a", one)).status, 0);
+  const std::string more = one + "--lengths 16,256 --all-protocols --gate-tokens 64";
+  const Ended ended = run(arguments("a", more));
+  ASSERT_EQ(ended.status, 0) << ended.output;
+  EXPECT_THAT(ended.output, Not(HasSubstr("step 1/40")));
+  const fs::path trained = folder_ / "a" / "carope-seed1";
+  for (const auto& [file, protocol] :
+       std::map<std::string, std::string>{{"evaluation.json", "windows"},
+                                          {"evaluation-sliding.json", "sliding"},
+                                          {"evaluation-last.json", "last"}}) {
+    const Json json = json_of(trained / file);
+    EXPECT_EQ(json["protocol"], protocol);
+    EXPECT_EQ(json["step"], 40);
+    EXPECT_EQ(json["checkpoint"], "carope-seed1/checkpoints/step-00000040");
+    ASSERT_EQ(json["lengths"].size(), 2U);
+    const Json& last = json["lengths"][1];
+    EXPECT_EQ(last["length"], 256);
+    double losses = 0.0;
+    for (const Json& loss : last["unit_losses"]) {
+      losses += loss.get<double>();
+    }
+    EXPECT_EQ(last["unit_tokens"].size(), last["units"]);
+    EXPECT_NEAR(losses / last["tokens"].get<double>(), last["loss"].get<double>(), 1e-5);
+  }
+  const Json described = json_of(trained / "run.json");
+  EXPECT_THAT(described["device"], HasSubstr("CPU, 2 threads"));
+  EXPECT_GT(described["memory_bytes"], 4 * 50 * 16 * 4);  // the embedding with all that AdamW keeps
+
+  // Only what has no checkpoint any more cannot be scored again, and is not trained again for it.
+  fs::remove_all(trained / "checkpoints");
+  EXPECT_EQ(run(arguments("a", more)).status, 0);
+  const Ended refused = run(arguments("a", one + "--lengths 16,128"));
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.output,
+              AllOf(HasSubstr("carope-seed1 was trained"), HasSubstr("has no checkpoint")));
+  // What broke off while it was scored, and came here without its weights, is trained again.
+  fs::remove(trained / "evaluation.json");
+  const Ended again = run(arguments("a", more));
+  EXPECT_EQ(again.status, 0) << again.output;
+  EXPECT_THAT(again.output, HasSubstr("step 40/40"));
+  EXPECT_THAT(run(arguments("b", one + "--resample documents")).output,
+              AllOf(HasSubstr("manifest.json"), Not(HasSubstr("step "))));
+}
+
 TEST_F(Reproduce, SavesAndReturns130WhenInterrupted) {
   const std::string endless = arguments("a", "--train.tokens 12800000 --train.checkpoint_every 0");
   const pid_t child = start(endless);
@@ -237,6 +285,8 @@ TEST_F(Reproduce, InspectsWhatTheGateLearned) {
   for (const Json& head : gate["gates"]) {
     EXPECT_THAT(ended.output, HasSubstr(fmt::format("{:.4g}\n", head["base"].get<double>())));
   }
+  EXPECT_THAT(run("inspect --words 2 '" + trained + "'").output,
+              AllOf(HasSubstr("layer 1 head 1, "), HasSubstr("\n  fast: \" ")));
   EXPECT_THAT(run("inspect '" + (folder_ / "a" / "rope-seed1").string() + "'").output,
               HasSubstr("'rope' has no gate"));
   const Ended elsewhere = run("inspect --data /nowhere '" + trained + "'");
@@ -254,10 +304,10 @@ TEST(Variants, DifferInTheirEncodingAlone) {
   const auto controls = control_variants();
   config.variants.insert(config.variants.end(), controls.begin(), controls.end());
   const auto runs = plan_runs(config);
-  ASSERT_EQ(runs.size(), 18U);
+  ASSERT_EQ(runs.size(), 22U);
   std::vector<std::string> labels;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    EXPECT_EQ(runs[i].config.train.seed, i < 9 ? 1U : 2U);
+    EXPECT_EQ(runs[i].config.train.seed, i < 11 ? 1U : 2U);
     Settings rest = runs[i].config.resolved;
     Settings first = runs[0].config.resolved;
     for (Settings* settings : {&rest, &first}) {
@@ -267,9 +317,10 @@ TEST(Variants, DifferInTheirEncodingAlone) {
     EXPECT_EQ(rest, first);
     labels.push_back(runs[i].label);
   }
-  labels.resize(9);
+  labels.resize(11);
   EXPECT_THAT(labels, ElementsAre("carope", "rope", "learnable", "sinusoidal", "rope-2.08e7",
-                                  "carope-frozen", "carope-literal", "none", "alibi"));
+                                  "carope-frozen", "carope-literal", "carope-embedding",
+                                  "sinusoidal-1", "none", "alibi"));
   EXPECT_EQ(runs[4].folder.string(), "x/rope-2.08e7-seed1");
   const auto option = [&](std::size_t i, const char* key) {
     return to_string(runs[i].config.resolved.at("position").at(key));
@@ -279,6 +330,34 @@ TEST(Variants, DifferInTheirEncodingAlone) {
   EXPECT_EQ(option(5, "encoding") + option(5, "frozen"), "caropetrue");
   EXPECT_EQ(option(6, "encoding") + option(6, "bias") + option(6, "weight_deviation"),
             "caropefalse0.02");
+  EXPECT_EQ(option(7, "encoding") + option(7, "source"), "caropeembedding");
+  EXPECT_EQ(option(8, "encoding") + option(8, "scale"), "sinusoidal1");
+}
+
+TEST(Variants, SeeTheSameTokensInTheSameOrderWithinASeed) {
+  const TemporaryFolder folder;
+  write_training_data(folder / "data");
+  ExperimentConfig config{.variants = known_variants(), .seeds = 2, .folder = "x"};
+  config.settings["model"] = {{"length", std::int64_t{16}}, {"vocabulary", std::int64_t{50}}};
+  config.settings["data"]["path"] = (folder / "data").string();
+  config.settings["data"]["order"] = std::string("shuffled");
+  config.settings["train"] = {{"batch_tokens", std::int64_t{256}},
+                              {"micro_batch", std::int64_t{8}}};
+  std::map<std::uint64_t, std::set<std::vector<std::int32_t>>> orders;  // by seed
+  for (const PlannedRun& planned : plan_runs(config)) {
+    const auto loader = open_training(planned.config, 0);
+    std::vector<std::int32_t> seen;
+    for (int step = 0; step < 30; ++step) {  // of about 20 an epoch
+      const TokenBatch& batch = loader->next();
+      const auto* tokens = batch.tokens.data<std::int32_t>();
+      seen.insert(seen.end(), tokens, tokens + batch.tokens.size());
+    }
+    orders[planned.config.train.seed].insert(seen);
+  }
+  ASSERT_EQ(orders.size(), 2U);
+  EXPECT_EQ(orders[1].size(), 1U);
+  EXPECT_EQ(orders[2].size(), 1U);
+  EXPECT_NE(orders[1], orders[2]);
 }
 
 /// A model whose gate can be set, on the tokens of write_training_data.
@@ -363,6 +442,22 @@ TEST_F(Gate, AgreesWithTheFrequenciesOfTheRotation) {
       EXPECT_NEAR(one.base, std::pow(product, -4.0), 1e-4 * one.base);
       EXPECT_GT(one.deviation, 0.01);
     }
+  }
+  // A token of these 50 is there often enough or not; the means are those of its places.
+  const auto long_look = measure_gate(ctx_, model, *loader, 700, nullptr);
+  for (const HeadFrequencies& head : long_look->gates) {
+    ASSERT_FALSE(head.slowest.empty());
+    ASSERT_EQ(head.slowest.size(), head.fastest.size());
+    EXPECT_LE(head.slowest.size(), 10U);
+    EXPECT_LT(head.slowest.front().mean, head.fastest.front().mean);
+    for (std::size_t i = 1; i < head.slowest.size(); ++i) {
+      EXPECT_LE(head.slowest[i - 1].mean, head.slowest[i].mean);
+      EXPECT_GE(head.fastest[i - 1].mean, head.fastest[i].mean);
+    }
+    EXPECT_GE(head.slowest.front().count, 16);
+    // Layer 0 sees the token alone, so it alone explains all.
+    EXPECT_NEAR(head.token_share, 1.0, head.layer == 0 ? 1e-9 : 0.9);
+    EXPECT_LE(head.token_share, 1.0 + 1e-9);
   }
   ASSERT_EQ(gate->passage.size(), 64U);
   EXPECT_EQ(gate->passage[1], fmt::format(" {}", batch.tokens.data<std::int32_t>()[1]));

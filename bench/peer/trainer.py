@@ -85,13 +85,14 @@ class Trainer:
         method: Method,
         adamw: AdamW = AdamW(),
         init: Path | None = None,
+        seed: int = 1,
     ) -> None:
         self.batches, self.micro_batch, self.method, self.adamw = batches, micro_batch, method, adamw
         self.micro_steps, rest = divmod(batches.rows, micro_batch)
         if rest:
             raise ValueError(f"{batches.rows} rows a step are not a multiple of the micro-batch {micro_batch}")
         torch.set_float32_matmul_precision("high" if method.tf32 else "highest")
-        torch.manual_seed(1)
+        torch.manual_seed(seed)
         model = Gpt(shape, encoding)
         if init is not None:
             model.load_state_dict(read_safetensors(init))

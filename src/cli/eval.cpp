@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/compute.h"
 #include "cli/options.h"
+#include "cli/score_options.h"
 #include "core/file.h"
 #include "dist/launch.h"
 #include "eval/checkpoint_evaluation.h"
@@ -102,25 +103,6 @@ void print_differences(const EvalOptions& options, const std::vector<Evaluation>
   fmt::print("{}", table.text());
 }
 
-/// An option whose values have names.
-template <class T>
-void add_choice(CLI::App& command, const std::string& name, T& value, std::vector<T> choices,
-                const std::string& what) {
-  std::vector<std::string> names;
-  for (const T choice : choices) {
-    names.emplace_back(to_string(choice));
-  }
-  command
-      .add_option_function<std::string>(
-          name,
-          [&value, names, choices = std::move(choices)](const std::string& text) {
-            const auto found = std::find(names.begin(), names.end(), text);
-            value = choices[static_cast<std::size_t>(found - names.begin())];
-          },
-          what)
-      ->check(CLI::IsMember(names));
-}
-
 void evaluate(const EvalOptions& options) {
   require_single_process(launch_from_environment());
   Context ctx = open_context(options.compute);
@@ -145,15 +127,9 @@ void add_eval(CLI::App& app) {
   EvalConfig& config = options->config;
   command->add_option("checkpoints", options->checkpoints, "runs, or single checkpoints of them")
       ->required();
-  command
-      ->add_option("--lengths", config.lengths,
-                   "lengths of windows, separated by commas; by default 1, 2 and 4 times the "
-                   "training length")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->transform(as_quantity());
+  add_lengths_option(*command, config.lengths, "1, 2 and 4");
   add_choice(*command, "--protocol", config.protocol,
-             {Protocol::kWindows, Protocol::kSliding, Protocol::kLast},
+             std::vector{Protocol::kWindows, Protocol::kSliding, Protocol::kLast},
              "windows (default): side by side; sliding: they overlap and each target counts once; "
              "last: side "
              "by side, only their last targets count");
@@ -165,8 +141,7 @@ void add_eval(CLI::App& app) {
       ->transform(as_quantity());
   command->add_option("--tokens", config.tokens, "targets at most; by default all")
       ->transform(as_quantity());
-  add_choice(*command, "--resample", config.resample, {Resample::kWindows, Resample::kDocuments},
-             "what intervals are made of: windows (default), or documents");
+  add_resample_option(*command, config.resample, "windows");
   command->add_option("--data", options->data,
                       "folder of token shards; by default that of the runs");
   command->add_option("--json", options->json, "write the results, with curves, to this file");

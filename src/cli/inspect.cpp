@@ -18,6 +18,7 @@ struct InspectOptions {
   std::filesystem::path checkpoint;
   std::filesystem::path data;
   std::int64_t tokens = 16'384;
+  std::size_t words = 0;
   ComputeOptions compute;
 };
 
@@ -45,6 +46,26 @@ void print_gate(const GateStatistics& gate) {
                fmt::format("{:.4g}", head.base)});
   }
   fmt::print("{}", table.text());
+}
+
+/// Words as a terminal shows them: quoted, since most begin with a space.
+std::string quoted(const std::vector<WordFrequency>& words, std::size_t most) {
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < std::min(most, words.size()); ++i) {
+    texts.push_back(fmt::format("{:?} {:.3f}", words[i].word, words[i].mean));
+  }
+  return fmt::format("{}", fmt::join(texts, "  "));
+}
+
+void print_words(const GateStatistics& gate, std::size_t most) {
+  fmt::print(
+      "\nThe tokens that hold the clock back and those that turn it on, by their mean f, and how "
+      "much "
+      "of the variance of f the token alone explains\n\n");
+  for (const HeadFrequencies& head : gate.gates) {
+    fmt::print("layer {} head {}, {:.0f} %\n  slow: {}\n  fast: {}\n", head.layer, head.head,
+               100.0 * head.token_share, quoted(head.slowest, most), quoted(head.fastest, most));
+  }
 }
 
 void inspect(const InspectOptions& options) {
@@ -75,7 +96,13 @@ void inspect(const InspectOptions& options) {
         config.data.path);
     return;
   }
-  print_gate(*measure_gate(ctx, model, *open_validation(config, 1), options.tokens, nullptr));
+  const std::optional<Tokenizer> tokenizer = load_tokenizer_beside_data(config);
+  const auto gate = measure_gate(ctx, model, *open_validation(config, 1), options.tokens,
+                                 tokenizer ? &*tokenizer : nullptr);
+  print_gate(*gate);
+  if (options.words > 0) {
+    print_words(*gate, options.words);
+  }
 }
 
 }  // namespace
@@ -91,6 +118,10 @@ void add_inspect(CLI::App& app) {
   command->add_option("--tokens", options->tokens, "of the text to look at the gate with")
       ->transform(as_quantity())
       ->capture_default_str();
+  command
+      ->add_option("--words", options->words,
+                   "also the tokens with the lowest and the highest f, so many of each head")
+      ->check(CLI::Range(0, 10));
   add_compute_options(*command, options->compute);
   command->callback([options] { inspect(*options); });
 }

@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "core/error.h"
 #include "report/comparison_table.h"
+#include "report/document.h"
 #include "report/page.h"
 
 namespace carope {
@@ -14,6 +15,7 @@ struct ReportOptions {
   std::vector<std::filesystem::path> folders;
   std::filesystem::path out;
   std::string title;
+  bool parts = false;
 };
 
 void report(ReportOptions options) {
@@ -30,6 +32,9 @@ void report(ReportOptions options) {
     options.title = collection.title.empty() ? "A comparison" : collection.title;
   }
   write_report(options.out, options.title, collection.runs);
+  if (options.parts) {
+    write_document_parts(options.out / "parts", group_runs(collection.runs));
+  }
   fmt::print("{}{}\n", to_text(compare(group_runs(collection.runs))),
              (options.out / "report.html").string());
 }
@@ -45,6 +50,10 @@ void add_report(CLI::App& app) {
                       "folder for results.json, table.md and report.html; by default that of the "
                       "experiment");
   command->add_option("--title", options->title, "heading of the page");
+  command->add_flag(
+      "--parts", options->parts,
+      "also write every table as Markdown and every figure as SVG, into OUT/parts, for "
+      "documents");
   command->callback([options] { report(*options); });
 }
 

@@ -7,6 +7,7 @@
 #include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/run_options.h"
+#include "cli/score_options.h"
 #include "cli/step_line.h"
 #include "dist/launch.h"
 #include "experiment/experiment.h"
@@ -19,13 +20,25 @@ namespace {
 struct Preset {
   std::string config;
   std::string title;
+  Scoring scoring{};
 };
+
+/// At 16 times the training length too, and with what makes a result believed: all protocols, and
+/// intervals by document.
+Scoring thorough() {
+  return {.lengths = {512, 1024, 2048, 4096, 8192},
+          .all_protocols = true,
+          .resample = Resample::kDocuments,
+          .gate_tokens = 131'072};
+}
 
 const std::map<std::string, Preset>& reproductions() {
   static const std::map<std::string, Preset> kPresets{
       {"demo", {"demo", "Positional encodings on a synthetic corpus"}},
       {"tiny", {"paper-tiny", "GPT-Tiny: the paper's experiment"}},
-      {"small", {"paper-small", "GPT-Small: the paper's experiment"}}};
+      {"small", {"paper-small", "GPT-Small: the paper's experiment"}},
+      {"tiny-short", {"short-tiny", "GPT-Tiny: the paper's experiment, shortened", thorough()}},
+      {"small-short", {"short-small", "GPT-Small: the paper's experiment, shortened", thorough()}}};
   return kPresets;
 }
 
@@ -35,8 +48,21 @@ struct ReproduceOptions {
   std::vector<std::string> encodings;
   bool controls = false;
   int seeds = 1;
+  std::vector<std::int64_t> lengths;
+  std::optional<bool> all_protocols;
+  std::optional<Resample> resample;
+  std::optional<std::int64_t> gate_tokens;
   ComputeOptions compute;
 };
+
+/// A preset's way of scoring, but for what the options say.
+Scoring scoring_of(const ReproduceOptions& options, Scoring scoring) {
+  scoring.lengths = options.lengths.empty() ? scoring.lengths : options.lengths;
+  scoring.all_protocols = options.all_protocols.value_or(scoring.all_protocols);
+  scoring.resample = options.resample.value_or(scoring.resample);
+  scoring.gate_tokens = options.gate_tokens.value_or(scoring.gate_tokens);
+  return scoring;
+}
 
 /// What the options and settings describe.
 ExperimentConfig experiment_of(const ReproduceOptions& options, const RunOptions& overrides) {
@@ -45,7 +71,8 @@ ExperimentConfig experiment_of(const ReproduceOptions& options, const RunOptions
                           .preset = options.preset,
                           .settings = overrides.overridden(preset_settings(preset.config)),
                           .seeds = options.seeds,
-                          .folder = options.folder};
+                          .folder = options.folder,
+                          .scoring = scoring_of(options, preset.scoring)};
   check<ConfigError>(overrides.overridden({}).count("position") == 0,
                      "settings of [position] are what the runs differ in; choose among the "
                      "encodings with --encodings");
@@ -100,13 +127,16 @@ void add_reproduce(CLI::App& app) {
       ->add_option(
           "--preset", options->preset,
           "demo: minutes on a CPU, on a corpus of its own; tiny, small: the paper's models "
-          "and recipe, on shards of FineWeb-Edu in --data.path")
+          "and recipe, on shards of FineWeb-Edu in --data.path; tiny-short, small-short: the same "
+          "at "
+          "about a hundredth of the tokens, scored more thoroughly, on any shards of GPT-2's "
+          "tokens")
       ->check(CLI::IsMember(names))
       ->capture_default_str();
   command->add_option("--out", options->folder, "folder for all runs; by default runs/PRESET");
   command->add_flag("--controls", options->controls,
                     "also what the paper did not run: rope-2.08e7, carope-frozen, carope-literal, "
-                    "none, alibi");
+                    "carope-embedding, sinusoidal-1, none, alibi");
   command
       ->add_option("--encodings", options->encodings,
                    "only these, separated by commas, by the names of tables")
@@ -114,6 +144,22 @@ void add_reproduce(CLI::App& app) {
       ->excludes("--controls");
   command->add_option("--seeds", options->seeds, "runs of each encoding, which differ in the seed")
       ->capture_default_str();
+  add_lengths_option(*command, options->lengths, "(short presets: 1 to 16) 1, 2, 4 and 8");
+  CLI::Option* all = command->add_flag_callback(
+      "--all-protocols", [options] { options->all_protocols = true; },
+      "score by the protocols sliding and last, too, which takes twice as long; short presets "
+      "do");
+  command
+      ->add_flag_callback(
+          "--one-protocol", [options] { options->all_protocols = false; },
+          "score by the paper's protocol, windows, alone; other presets do")
+      ->excludes(all);
+  add_resample_option(*command, options->resample, "windows (short presets: documents)");
+  command
+      ->add_option("--gate-tokens", options->gate_tokens,
+                   "of the text to look at CARoPE's gate with; by default 16384 (short presets: "
+                   "131072)")
+      ->transform(as_quantity());
   add_compute_options(*command, options->compute);
   add_recompute_option(*command, options->compute);
   const auto overrides = RunOptions::add_overrides(*command);

@@ -49,6 +49,18 @@ std::vector<Candidate> find_candidates(const std::vector<fs::path>& paths) {
 
 }  // namespace
 
+std::vector<Evaluation> evaluate_model(Context& ctx, const Gpt& model, const RunConfig& run,
+                                       const EvalConfig& config,
+                                       std::span<const Protocol> protocols, const fs::path& data,
+                                       const std::string& title) {
+  const TokenStream stream(find_shards(data, Split::kValidation));
+  EvalData tokens{.stream = stream, .documents = run.data.documents};
+  if (const auto manifest = Manifest::load(data)) {
+    tokens.end_of_text = static_cast<TokenId>(manifest->end_of_text);
+  }
+  return measure_perplexity(ctx, model, tokens, config, protocols, title);
+}
+
 std::vector<Evaluation> evaluate_checkpoints(Context& ctx,
                                              const std::vector<fs::path>& runs_or_checkpoints,
                                              EvalConfig config, const fs::path& data) {
@@ -64,19 +76,13 @@ std::vector<Evaluation> evaluate_checkpoints(Context& ctx,
   const fs::path folder = data.empty() ? fs::path(first.data.path) : data;
   check<FileError>(fs::exists(folder), "the data {} is not there; name its folder with --data",
                    folder.string());
-  const TokenStream stream(find_shards(folder, Split::kValidation));
-  const auto manifest = Manifest::load(folder);
-
   std::vector<Evaluation> evaluations;
   for (const auto& [named, checkpoint, run] : candidates) {
     const Gpt model(run.model, ctx.device(), ctx.compute());
     load_weights(checkpoint, model);
-    EvalData tokens{.stream = stream, .documents = run.data.documents};
-    if (manifest) {
-      tokens.end_of_text = static_cast<TokenId>(manifest->end_of_text);
-    }
-    Evaluation evaluation =
-        measure_perplexity(ctx, model, tokens, config, "Scoring " + named.string());
+    Evaluation evaluation = evaluate_model(ctx, model, run, config, std::span(&config.protocol, 1),
+                                           folder, "Scoring " + named.string())
+                                .front();
     evaluation.checkpoint = checkpoint.string();
     evaluation.step = checkpoint_state(checkpoint).step;
     evaluations.push_back(std::move(evaluation));

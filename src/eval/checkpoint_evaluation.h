@@ -4,8 +4,16 @@
 #include <vector>
 
 #include "eval/perplexity.h"
+#include "train/run_config.h"
 
 namespace carope {
+
+/// Scores a model that is loaded on the validation split of `data`, once by each protocol. `title`
+/// is that of the progress shown.
+std::vector<Evaluation> evaluate_model(Context& ctx, const Gpt& model, const RunConfig& run,
+                                       const EvalConfig& config,
+                                       std::span<const Protocol> protocols,
+                                       const std::filesystem::path& data, const std::string& title);
 
 /// Scores checkpoints, each named itself or by its run, on the same tokens: the validation split of
 /// `data`, by default of the data that they were trained on. Without lengths, those are 1, 2 and 4

@@ -22,6 +22,14 @@ Json json_of(const LengthScore& score) {
     positions.push_back(
         {{"position", point.position}, {"tokens", point.tokens}, {"loss", point.loss}});
   }
+  // What a unit adds, for differences to other models on the same units.
+  Json losses = Json::array();
+  Json targets = Json::array();
+  for (const LossSum& unit : score.units) {
+    constexpr double kDigits = 1e4;  // of nats that add up over hundreds of targets
+    losses.push_back(std::round(unit.loss * kDigits) / kDigits);
+    targets.push_back(unit.tokens);
+  }
   const bool interval = score.units.size() > 1;  // one unit says nothing of how others differ
   return {{"length", score.length},
           {"loss", score.loss},
@@ -30,6 +38,8 @@ Json json_of(const LengthScore& score) {
           {"high", interval ? Json(std::exp(score.interval.high)) : Json()},
           {"units", score.units.size()},
           {"tokens", score.tokens},
+          {"unit_losses", losses},
+          {"unit_tokens", targets},
           {"positions", positions}};
 }
 
@@ -52,14 +62,14 @@ Json json_of(const Evaluation& evaluation) {
 
 }  // namespace
 
-std::string to_json(const Evaluation& evaluation) { return json_of(evaluation).dump(2) + "\n"; }
+std::string to_json(const Evaluation& evaluation) { return json_of(evaluation).dump() + "\n"; }
 
 std::string to_json(std::span<const Evaluation> evaluations) {
   Json all = Json::array();
   for (const Evaluation& evaluation : evaluations) {
     all.push_back(json_of(evaluation));
   }
-  return all.dump(2) + "\n";
+  return all.dump() + "\n";
 }
 
 }  // namespace carope

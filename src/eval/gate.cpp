@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "train/run_data.h"
@@ -12,6 +13,8 @@ namespace carope {
 namespace {
 
 constexpr std::size_t kPassage = 192;  // tokens
+constexpr std::size_t kWords = 10;     // at either end
+constexpr std::int64_t kFewest = 16;   // occurrences that make a mean
 
 /// Frequencies by layer and head, in the order of the text.
 using Frequencies = std::vector<std::vector<std::vector<double>>>;
@@ -58,15 +61,94 @@ HeadFrequencies describe(std::vector<double> values, std::int64_t pairs) {
   return head;
 }
 
-/// Adds tokens of a batch, in which the text lies row by row, until the passage is long enough.
-void append(const TokenBatch& batch, const Tokenizer* tokenizer,
-            std::vector<std::string>& passage) {
-  const auto* ids = batch.tokens.data<std::int32_t>();
-  for (std::int64_t i = 0; i < batch.tokens.size() && passage.size() < kPassage; ++i) {
-    passage.push_back(tokenizer != nullptr ? std::string(tokenizer->text_of(ids[i]))
-                                           : fmt::format(" {}", ids[i]));
+/// The tokens of a text, which one frequency a head belongs to each of.
+class Text {
+ public:
+  explicit Text(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
+
+  /// Adds a batch, in which the text lies row by row.
+  void append(const TokenBatch& batch) {
+    const auto* ids = batch.tokens.data<std::int32_t>();
+    ids_.insert(ids_.end(), ids, ids + batch.tokens.size());
   }
-}
+
+  /// Ends the text: finds out which tokens are frequent, and where.
+  void finish() {
+    std::map<std::int32_t, std::int64_t> counts;
+    for (const std::int32_t id : ids_) {
+      ++counts[id];
+    }
+    std::map<std::int32_t, std::size_t> numbers;
+    for (const auto& [id, count] : counts) {
+      if (count >= kFewest) {
+        numbers[id] = frequent_.size();
+        frequent_.push_back({id, count});
+      }
+    }
+    for (std::size_t i = 0; i < ids_.size(); ++i) {
+      if (const auto found = numbers.find(ids_[i]); found != numbers.end()) {
+        places_.push_back({i, found->second});
+      }
+    }
+  }
+
+  std::vector<std::string> passage() const {
+    std::vector<std::string> words;
+    for (std::size_t i = 0; i < std::min(ids_.size(), kPassage); ++i) {
+      words.push_back(word(ids_[i]));
+    }
+    return words;
+  }
+
+  /// What one head's frequencies are by token.
+  void describe_words(const std::vector<double>& values, HeadFrequencies& head) const {
+    std::vector<double> sums(frequent_.size());
+    double total = 0.0;
+    for (const Place& place : places_) {
+      sums[place.number] += values[place.at];
+      total += values[place.at];
+    }
+    const double mean = total / std::max<double>(static_cast<double>(places_.size()), 1.0);
+    double variance = 0.0;
+    for (const Place& place : places_) {
+      variance += (values[place.at] - mean) * (values[place.at] - mean);
+    }
+    double between = 0.0;
+    std::vector<WordFrequency> words;
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      const auto count = static_cast<double>(frequent_[i].count);
+      between += count * (sums[i] / count - mean) * (sums[i] / count - mean);
+      words.push_back({word(frequent_[i].id), frequent_[i].count, sums[i] / count});
+    }
+    constexpr double kRounding = 1e-12;  // of a frequency, squared
+    head.token_share =
+        variance > kRounding * static_cast<double>(places_.size()) ? between / variance : 0.0;
+    const auto slower = [](const auto& a, const auto& b) { return a.mean < b.mean; };
+    std::stable_sort(words.begin(), words.end(), slower);
+    const auto shown = static_cast<std::ptrdiff_t>(std::min(kWords, words.size() / 2));
+    head.slowest.assign(words.begin(), words.begin() + shown);
+    head.fastest.assign(words.rbegin(), words.rbegin() + shown);
+  }
+
+ private:
+  struct Frequent {
+    std::int32_t id;
+    std::int64_t count;
+  };
+  struct Place {
+    std::size_t at;      // in the text
+    std::size_t number;  // of the frequent token
+  };
+
+  std::string word(std::int32_t id) const {
+    return tokenizer_ != nullptr ? std::string(tokenizer_->text_of(id)) : fmt::format(" {}", id);
+  }
+
+  const Tokenizer* tokenizer_;
+  std::vector<std::int32_t> ids_;
+  std::vector<Frequent> frequent_;
+  std::vector<Place> places_;
+};
 
 }  // namespace
 
@@ -87,12 +169,13 @@ std::optional<GateStatistics> measure_gate(Context& ctx, const Gpt& model, const
   GateStatistics gate{.layers = shape.layers, .heads = shape.heads, .pairs = shape.pairs()};
   Frequencies all(static_cast<std::size_t>(shape.layers),
                   std::vector<std::vector<double>>(static_cast<std::size_t>(shape.heads)));
+  Text text(tokenizer);
   DeviceBatch device_batch;
   const std::int64_t available = std::max<std::int64_t>(loader.windows() / rows, 1);
   const std::int64_t wanted = (tokens + batch.tokens.size() - 1) / batch.tokens.size();
   for (std::int64_t i = 0; i < std::min(available, wanted); ++i) {
     loader.fill(i, batch);
-    append(batch, tokenizer, gate.passage);
+    text.append(batch);
     const Batch view = device_batch.upload(ctx, batch_of(batch), model.config().vocabulary);
     model.forward(ctx, view.seq, view.tokens, a);
     for (std::size_t layer = 0; layer < all.size(); ++layer) {
@@ -100,22 +183,44 @@ std::optional<GateStatistics> measure_gate(Context& ctx, const Gpt& model, const
     }
     gate.tokens += batch.tokens.size();
   }
+  text.finish();
+  gate.passage = text.passage();
   const auto passage = static_cast<std::ptrdiff_t>(gate.passage.size());
   for (std::size_t layer = 0; layer < all.size(); ++layer) {
     gate.frequencies.emplace_back();
     for (std::size_t head = 0; head < all[layer].size(); ++head) {
       const auto begin = all[layer][head].begin();
       gate.frequencies[layer].emplace_back(begin, begin + passage);
-      gate.gates.push_back(describe(std::move(all[layer][head]), gate.pairs));
+      gate.gates.push_back(describe(all[layer][head], gate.pairs));
       gate.gates.back().layer = static_cast<std::int64_t>(layer);
       gate.gates.back().head = static_cast<std::int64_t>(head);
+      text.describe_words(all[layer][head], gate.gates.back());
     }
   }
   return gate;
 }
 
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// As many digits as mean something: a page of these is read by people, and kept.
+double rounded(double frequency) {
+  constexpr double kDigits = 1e6;
+  return std::round(frequency * kDigits) / kDigits;
+}
+
+Json json_of(const std::vector<WordFrequency>& words) {
+  Json json = Json::array();
+  for (const WordFrequency& each : words) {
+    json.push_back({{"word", each.word}, {"count", each.count}, {"mean", rounded(each.mean)}});
+  }
+  return json;
+}
+
+}  // namespace
+
 std::string to_json(const GateStatistics& gate) {
-  using Json = nlohmann::ordered_json;
   Json gates = Json::array();
   for (const HeadFrequencies& head : gate.gates) {
     gates.push_back({{"layer", head.layer},
@@ -126,14 +231,23 @@ std::string to_json(const GateStatistics& gate) {
                      {"high", head.highest},
                      {"quantiles", head.quantiles},
                      {"histogram", head.counts},
-                     {"base", head.base}});
+                     {"base", head.base},
+                     {"token_share", head.token_share},
+                     {"slowest", json_of(head.slowest)},
+                     {"fastest", json_of(head.fastest)}});
+  }
+  auto frequencies = gate.frequencies;
+  for (auto& layer : frequencies) {
+    for (auto& head : layer) {
+      std::transform(head.begin(), head.end(), head.begin(), rounded);
+    }
   }
   const Json json{{"layers", gate.layers},
                   {"heads", gate.heads},
                   {"pairs", gate.pairs},
                   {"tokens", gate.tokens},
                   {"gates", std::move(gates)},
-                  {"passage", {{"tokens", gate.passage}, {"frequencies", gate.frequencies}}}};
+                  {"passage", {{"tokens", gate.passage}, {"frequencies", frequencies}}}};
   // A token may be a part of a character.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

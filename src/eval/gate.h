@@ -13,6 +13,13 @@
 
 namespace carope {
 
+/// What a head gave to the occurrences of one token.
+struct WordFrequency {
+  std::string word{};
+  std::int64_t count = 0;
+  double mean = 0.0;
+};
+
 /// The frequencies f that one head of a layer gave to the tokens of a text.
 struct HeadFrequencies {
   static constexpr int kBins = 40;
@@ -26,6 +33,10 @@ struct HeadFrequencies {
   std::array<double, 5> quantiles{};         // 5 %, 25 %, 50 %, 75 %, 95 %
   std::array<std::int64_t, kBins> counts{};  // over f in (0, 1)
   double base = 0.0;                         // of RoPE with the geometric mean of f: f^-pairs
+
+  // Of the tokens that occur often enough for a mean.
+  std::vector<WordFrequency> slowest{}, fastest{};  // from the outermost inwards
+  double token_share = 0.0;  // of the variance of f that the token alone explains
 };
 
 /// What a model's gate does to a text.
@@ -45,8 +56,8 @@ struct GateStatistics {
 double effective_base(double frequency, std::int64_t pairs);
 
 /// Looks at the gate over about `tokens` tokens of the loader, in windows of its length; nothing if
-/// the model's encoding has no gate. The passage is in the words of the tokenizer, or in token
-/// numbers where there is none.
+/// the model's encoding has no gate. The passage and the words are in the words of the tokenizer,
+/// or token numbers where there is none.
 std::optional<GateStatistics> measure_gate(Context& ctx, const Gpt& model, const Loader& loader,
                                            std::int64_t tokens, const Tokenizer* tokenizer);
 

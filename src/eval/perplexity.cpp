@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <span>
 
 #include "core/progress.h"
@@ -41,6 +42,44 @@ std::vector<Window> cut_windows(const EvalConfig& config, std::int64_t length,
     if (rest == length || !last_only) {
       windows.push_back({begin, rest, last_only ? length - config.last : 0});
     }
+  }
+  return windows;
+}
+
+/// A window that some protocols score.
+struct ScoredWindow {
+  /// How one of them does.
+  struct Part {
+    std::size_t protocol;  // its number
+    std::size_t unit;      // among its windows
+    std::int64_t first;    // target that counts
+  };
+  std::int64_t begin;
+  std::int64_t length;
+  std::vector<Part> parts{};
+
+  /// The first target that counts for any.
+  std::int64_t first() const {
+    return std::min_element(parts.begin(), parts.end(),
+                            [](const Part& a, const Part& b) { return a.first < b.first; })
+        ->first;
+  }
+};
+
+/// The windows of several protocols in the stream's order, those that they share once.
+std::vector<ScoredWindow> merge(const std::vector<std::vector<Window>>& protocols) {
+  std::map<std::pair<std::int64_t, std::int64_t>, ScoredWindow> merged;  // by begin and length
+  for (std::size_t protocol = 0; protocol < protocols.size(); ++protocol) {
+    for (std::size_t unit = 0; unit < protocols[protocol].size(); ++unit) {
+      const auto& [begin, length, first] = protocols[protocol][unit];
+      ScoredWindow& window =
+          merged.try_emplace({begin, length}, ScoredWindow{begin, length}).first->second;
+      window.parts.push_back({protocol, unit, first});
+    }
+  }
+  std::vector<ScoredWindow> windows;
+  for (auto& [place, window] : merged) {
+    windows.push_back(std::move(window));
   }
   return windows;
 }
@@ -115,30 +154,36 @@ class Scorer {
     }
   }
 
-  LengthScore score(std::int64_t length, const std::vector<Window>& windows, Progress& progress) {
+  /// A score for each protocol, whose windows these are.
+  std::vector<LengthScore> score(std::int64_t length, const std::vector<ScoredWindow>& windows,
+                                 std::size_t protocols, Progress& progress) {
     const std::size_t units =
         config_.resample == Resample::kDocuments ? document_begins_.size() + 1 : windows.size();
-    Tally tally(length, std::min(config_.positions, length), units);
+    std::vector<Tally> tallies(protocols,
+                               Tally(length, std::min(config_.positions, length), units));
     const auto most =
         static_cast<std::size_t>(std::max<std::int64_t>(config_.tokens_at_once / length, 1));
-    const std::span<const Window> all(windows);
+    const std::span<const ScoredWindow> all(windows);
     for (std::size_t first = 0; first < all.size();) {
       std::size_t count = 1;
       while (count < most && first + count < all.size() &&
              all[first + count].length == all[first].length) {
         ++count;
       }
-      run(all.subspan(first, count), first, tally, progress);
+      run(all.subspan(first, count), tallies, progress);
       first += count;
     }
     state_.reset();
-    return tally.score(config_.resampling);
+    std::vector<LengthScore> scores;
+    for (Tally& tally : tallies) {
+      scores.push_back(tally.score(config_.resampling));
+    }
+    return scores;
   }
 
  private:
-  /// Windows of the same length as the rows of a batch, piece by piece if they are long. `number`
-  /// is that of the first.
-  void run(std::span<const Window> rows, std::size_t number, Tally& tally, Progress& progress) {
+  /// Windows of the same length as the rows of a batch, piece by piece if they are long.
+  void run(std::span<const ScoredWindow> rows, std::vector<Tally>& tallies, Progress& progress) {
     const std::int64_t length = rows.front().length;
     // Packed documents cannot go through a decode state.
     const std::int64_t piece = data_.documents ? length : std::min(length, config_.tokens_at_once);
@@ -148,12 +193,12 @@ class Scorer {
     for (std::int64_t offset = 0; offset < length; offset += piece) {
       const std::int64_t count = std::min(piece, length - offset);
       run_piece(rows, offset, count, piece < length ? &*state_ : nullptr);
-      add_losses(rows, number, offset, count, tally);
+      add_losses(rows, offset, count, tallies);
       progress.advance(static_cast<std::int64_t>(rows.size()) * count);
     }
   }
 
-  void run_piece(std::span<const Window> rows, std::int64_t offset, std::int64_t count,
+  void run_piece(std::span<const ScoredWindow> rows, std::int64_t offset, std::int64_t count,
                  DecodeState* state) {
     const auto height = static_cast<std::int64_t>(rows.size());
     read(rows, offset, count);
@@ -173,7 +218,7 @@ class Scorer {
   }
 
   /// Reads a piece of each row: tokens, and those of the targets that count.
-  void read(std::span<const Window> rows, std::int64_t offset, std::int64_t count) {
+  void read(std::span<const ScoredWindow> rows, std::int64_t offset, std::int64_t count) {
     const auto size = static_cast<std::size_t>(count);
     tokens_.resize(rows.size() * size);
     targets_.resize(rows.size() * size);
@@ -184,7 +229,8 @@ class Scorer {
       const std::span targets = std::span(targets_).subspan(row * size, size);
       data_.stream.read(rows[row].begin + offset, tokens, vocabulary);
       data_.stream.read(rows[row].begin + offset + 1, targets, vocabulary);
-      const std::int64_t not_counted = std::clamp<std::int64_t>(rows[row].first - offset, 0, count);
+      const std::int64_t not_counted =
+          std::clamp<std::int64_t>(rows[row].first() - offset, 0, count);
       std::fill_n(targets.begin(), not_counted, -1);
       if (data_.documents) {
         mark_documents(tokens, *data_.end_of_text,
@@ -193,19 +239,21 @@ class Scorer {
     }
   }
 
-  void add_losses(std::span<const Window> rows, std::size_t number, std::int64_t offset,
-                  std::int64_t count, Tally& tally) {
+  void add_losses(std::span<const ScoredWindow> rows, std::int64_t offset, std::int64_t count,
+                  std::vector<Tally>& tallies) {
     losses_.resize(rows.size() * static_cast<std::size_t>(count));
     copy_to_host(losses_.data(), activations_->losses.raw(), losses_.size() * sizeof(float),
                  ctx_.device());
     const float* losses = losses_.data();
-    for (std::size_t row = 0; row < rows.size(); ++row, losses += count) {
-      for (std::int64_t t = std::max<std::int64_t>(rows[row].first - offset, 0); t < count; ++t) {
-        const std::size_t unit = config_.resample == Resample::kDocuments
-                                     ? document_of(rows[row].begin + offset + t)
-                                     : number + row;
-        tally.add(unit, offset + t, losses[t]);
+    for (const ScoredWindow& row : rows) {
+      for (const auto& [protocol, unit, first] : row.parts) {
+        for (std::int64_t t = std::max<std::int64_t>(first - offset, 0); t < count; ++t) {
+          tallies[protocol].add(
+              config_.resample == Resample::kDocuments ? document_of(row.begin + offset + t) : unit,
+              offset + t, losses[t]);
+        }
       }
+      losses += count;
     }
   }
 
@@ -257,7 +305,7 @@ void check_config(const EvalConfig& config) {
   };
   check_part("stride", config.stride, Protocol::kSliding);
   check_part("last", config.last, Protocol::kLast);
-  check<ConfigError>(config.tokens >= 0 && config.positions >= 1 && config.tokens_at_once >= 1,
+  check<ConfigError>(config.tokens >= 0 && config.positions >= 1 && config.tokens_at_once >= 0,
                      "tokens = {}, positions = {} and tokens_at_once = {} are not possible; give 1 "
                      "or more",
                      config.tokens, config.positions, config.tokens_at_once);
@@ -273,6 +321,12 @@ void check_data(const EvalData& data, const EvalConfig& config) {
       "prepare{}",
       data.stream.shards().front().path().parent_path().string(),
       data.documents ? "" : ", or resample windows");
+}
+
+/// What a CPU's caches hold, or what fills a GPU; there, windows of 16 times the paper's length
+/// still run whole, without a cache of keys.
+std::int64_t usual_tokens_at_once(Device device) {
+  return device.kind == DeviceKind::kCuda ? 16'384 : 2'048;
 }
 
 /// Targets from the stream's beginning on that all lengths can share.
@@ -312,38 +366,65 @@ std::string_view to_string(Resample resample) {
   return resample == Resample::kWindows ? "windows" : "documents";
 }
 
-Evaluation measure_perplexity(Context& ctx, const Gpt& model, const EvalData& data,
-                              EvalConfig config, const std::string& title) {
-  check_config(config);
-  check_data(data, config);
-  if (config.protocol == Protocol::kLast && config.last == 0) {
-    const std::int64_t shortest = *std::min_element(config.lengths.begin(), config.lengths.end());
-    config.last = std::max<std::int64_t>(shortest / 2, 1);
+std::vector<Evaluation> measure_perplexity(Context& ctx, const Gpt& model, const EvalData& data,
+                                           const EvalConfig& given,
+                                           std::span<const Protocol> protocols,
+                                           const std::string& title) {
+  std::vector<Evaluation> evaluations;
+  for (const Protocol protocol : protocols) {
+    EvalConfig config = given;
+    config.protocol = protocol;
+    check_config(config);
+    if (protocol == Protocol::kLast && config.last == 0) {
+      const std::int64_t shortest = *std::min_element(config.lengths.begin(), config.lengths.end());
+      config.last = std::max<std::int64_t>(shortest / 2, 1);
+    }
+    if (config.tokens_at_once == 0) {
+      config.tokens_at_once = usual_tokens_at_once(ctx.device());
+    }
+    evaluations.push_back({.config = config});
   }
+  const EvalConfig& config = evaluations.front().config;
+  check_data(data, config);
   const std::int64_t stretch = common_stretch(data.stream, config);
   const std::int64_t bound = model.encoding().max_length().value_or(stretch);
   std::int64_t work = 0;
-  std::vector<std::vector<Window>> windows;
+  std::vector<std::vector<ScoredWindow>> windows;
   for (const std::int64_t length : config.lengths) {
-    windows.push_back(length <= bound ? cut_windows(config, length, stretch)
-                                      : std::vector<Window>());
-    for (const Window& window : windows.back()) {
+    std::vector<std::vector<Window>> cut;
+    for (const Evaluation& evaluation : evaluations) {
+      cut.push_back(length <= bound ? cut_windows(evaluation.config, length, stretch)
+                                    : std::vector<Window>());
+    }
+    windows.push_back(merge(cut));
+    for (const ScoredWindow& window : windows.back()) {
       work += window.length;
     }
   }
-  Evaluation evaluation{.config = config, .tokens = stretch};
   Scorer scorer(ctx, model, data, config, stretch);
   Progress progress(title, work, "tokens");
   for (std::size_t i = 0; i < config.lengths.size(); ++i) {
     const std::int64_t length = config.lengths[i];
-    evaluation.lengths.push_back(
+    const std::vector<LengthScore> scores =
         length <= bound
-            ? scorer.score(length, windows[i], progress)
-            : LengthScore{.length = length,
-                          .reason = fmt::format("past the {} positions of the encoding '{}'", bound,
-                                                model.config().encoding)});
+            ? scorer.score(length, windows[i], evaluations.size(), progress)
+            : std::vector(
+                  evaluations.size(),
+                  LengthScore{.length = length,
+                              .reason = fmt::format("past the {} positions of the encoding '{}'",
+                                                    bound, model.config().encoding)});
+    for (std::size_t j = 0; j < evaluations.size(); ++j) {
+      evaluations[j].tokens = stretch;
+      evaluations[j].lengths.push_back(scores[j]);
+    }
   }
-  return evaluation;
+  return evaluations;
+}
+
+Evaluation measure_perplexity(Context& ctx, const Gpt& model, const EvalData& data,
+                              const EvalConfig& config, const std::string& title) {
+  return measure_perplexity(ctx, model, data, config, std::span(&config.protocol, 1), title)
+      .front();
 }
 
 }  // namespace carope

@@ -2,13 +2,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/bootstrap.h"
 #include "core/context.h"
 #include "data/loader/token_stream.h"
-#include "eval/bootstrap.h"
 #include "model/gpt.h"
 
 namespace carope {
@@ -35,8 +36,10 @@ struct EvalConfig {
   std::int64_t tokens = 0;  // targets at most; 0: all
   Resample resample = Resample::kWindows;
   Resampling resampling{};
-  std::int64_t positions = 64;          // points of a curve at most
-  std::int64_t tokens_at_once = 2'048;  // that the model runs on; bounds memory, changes no result
+  std::int64_t positions = 64;  // points of a curve at most
+  // Tokens that the model runs on, which bounds memory and changes no result; 0: what keeps the
+  // device busy.
+  std::int64_t tokens_at_once = 0;
 };
 
 /// The tokens to score a model on.
@@ -78,6 +81,13 @@ struct Evaluation {
 /// the cache of keys and values; with documents, windows are run whole. `title` is that of the
 /// progress shown.
 Evaluation measure_perplexity(Context& ctx, const Gpt& model, const EvalData& data,
-                              EvalConfig config, const std::string& title = "Scoring");
+                              const EvalConfig& config, const std::string& title = "Scoring");
+
+/// The same by several protocols, whatever the configuration's is. A window that they share is run
+/// once, so all three take no longer than sliding alone.
+std::vector<Evaluation> measure_perplexity(Context& ctx, const Gpt& model, const EvalData& data,
+                                           const EvalConfig& config,
+                                           std::span<const Protocol> protocols,
+                                           const std::string& title = "Scoring");
 
 }  // namespace carope

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/file.h"
 #include "data/loader/token_stream.h"
+#include "data/shards/manifest.h"
 #include "eval/checkpoint_evaluation.h"
 #include "eval/evaluation_json.h"
 #include "eval/gate.h"
@@ -26,9 +28,29 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kExperiment = "experiment.json";
 constexpr const char* kEvaluation = "evaluation.json";
 constexpr const char* kGate = "gate.json";
-constexpr std::int64_t kGateTokens = 16'384;
 
-constexpr std::array<std::int64_t, 4> kTimes{1, 2, 4, 8};  // the training length
+/// The paper's comes last: where its score is, everything was scored.
+std::vector<Protocol> protocols_of(const Scoring& scoring) {
+  return scoring.all_protocols
+             ? std::vector{Protocol::kSliding, Protocol::kLast, Protocol::kWindows}
+             : std::vector{Protocol::kWindows};
+}
+
+/// Where a run keeps its score by a protocol. That of the paper has the plain name.
+fs::path evaluation_file(const fs::path& run, Protocol protocol) {
+  return run / (protocol == Protocol::kWindows
+                    ? std::string(kEvaluation)
+                    : fmt::format("evaluation-{}.json", to_string(protocol)));
+}
+
+std::vector<std::int64_t> lengths_of(const Scoring& scoring, const RunConfig& config) {
+  constexpr std::array<std::int64_t, 4> kTimes{1, 2, 4, 8};  // the training length
+  std::vector<std::int64_t> lengths = scoring.lengths;
+  for (std::size_t i = 0; scoring.lengths.empty() && i < kTimes.size(); ++i) {
+    lengths.push_back(kTimes[i] * config.model.length);
+  }
+  return lengths;
+}
 
 /// The names of the runs that earlier calls made in a folder.
 std::vector<std::string> runs_so_far(const fs::path& folder) {
@@ -79,34 +101,65 @@ void require_same_experiment(const ExperimentConfig& config, const std::vector<P
 }
 
 /// Refuses before the training what could not be scored after it.
-void require_enough_to_score(const RunConfig& config) {
-  const std::int64_t longest = kTimes.back() * config.model.length;
+void require_enough_to_score(const Scoring& scoring, const RunConfig& config) {
+  const std::vector<std::int64_t> lengths = lengths_of(scoring, config);
+  const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   check<ConfigError>(config.train.validate_tokens >= longest,
-                     "train.validate_tokens = {} is less than one window of {} tokens, {} times "
-                     "model.length, which is scored in the end; give at least that",
-                     config.train.validate_tokens, longest, kTimes.back());
+                     "train.validate_tokens = {} is less than one window of {} tokens, the longest "
+                     "that is scored in the end; give at least that",
+                     config.train.validate_tokens, longest);
   const std::int64_t tokens = TokenStream(find_shards(config.data.path, Split::kValidation)).size();
+  check<ConfigError>(tokens > longest,
+                     "{} has {} tokens for validation, but {} are needed for one window of the "
+                     "longest length that "
+                     "is scored; prepare more, or choose shorter --lengths",
+                     config.data.path, tokens, longest + 1);
   check<ConfigError>(
-      tokens > longest,
-      "{} has {} tokens for validation, but {} are needed for one window of {} times "
-      "model.length; prepare more, or choose a shorter model.length",
-      config.data.path, tokens, longest + 1, kTimes.back());
+      scoring.resample == Resample::kWindows || Manifest::load(config.data.path).has_value(),
+      "--resample documents needs a manifest.json in {}, which says how documents begin; prepare "
+      "the data with carope data prepare, or resample windows",
+      config.data.path);
 }
 
-/// Whether an evaluation is that of the end of a run.
-bool is_final(const fs::path& evaluation, const RunConfig& config) {
-  const Json json = Json::parse(read_file(evaluation), nullptr, false);
-  return json.is_object() && json.value("step", std::int64_t{-1}) == config.steps();
+/// Whether a file is the score of a run's end, at all lengths.
+bool is_whole_score(const fs::path& evaluation, const Scoring& scoring, const RunConfig& config) {
+  const Json json =
+      fs::exists(evaluation) ? Json::parse(read_file(evaluation), nullptr, false) : Json();
+  if (!json.is_object() || json.value("step", std::int64_t{-1}) != config.steps()) {
+    return false;
+  }
+  std::set<std::int64_t> scored;
+  for (const Json& each : json.value("lengths", Json::array())) {
+    scored.insert(each.value("length", std::int64_t{0}));
+  }
+  const std::vector<std::int64_t> lengths = lengths_of(scoring, config);
+  return std::all_of(lengths.begin(), lengths.end(),
+                     [&](std::int64_t length) { return scored.contains(length); });
 }
 
 /// Whether everything of a run is there.
-bool is_done(const PlannedRun& run) {
+bool is_done(const PlannedRun& run, const Scoring& scoring) {
   const GptConfig& model = run.config.model;
   const bool gate =
       make_encoding(model.encoding, model.shape(), {}, model.encoding_options)->has_gate();
-  const fs::path evaluation = run.folder / kEvaluation;
-  return fs::exists(evaluation) && is_final(evaluation, run.config) &&
+  const std::vector<Protocol> protocols = protocols_of(scoring);
+  return std::all_of(protocols.begin(), protocols.end(),
+                     [&](Protocol protocol) {
+                       return is_whole_score(evaluation_file(run.folder, protocol), scoring,
+                                             run.config);
+                     }) &&
          (!gate || fs::exists(run.folder / kGate));
+}
+
+/// Refuses to train again what was trained and scored, because of a score that it lacks.
+void require_checkpoint_to_score(const PlannedRun& run, const Scoring& scoring) {
+  check<ConfigError>(
+      !fs::exists(run.folder / kEvaluation) || !list_checkpoints(run.folder).empty() ||
+          is_done(run, scoring),
+      "{} was trained, but not scored at all that is asked for, and has no checkpoint to score; "
+      "ask "
+      "for the lengths and protocols that it has, or remove the folder to train it again",
+      run.folder.string());
 }
 
 /// The place of a variant in tables, the same in every call.
@@ -119,23 +172,26 @@ std::size_t order_of(const Variant& variant) {
 }
 
 /// Looks at the gate and at the perplexities of a run that has been trained.
-void score(Context& ctx, const PlannedRun& run) {
+void score(Context& ctx, const PlannedRun& run, const Scoring& scoring) {
+  const fs::path checkpoint = find_checkpoint(run.folder);
   const Gpt model(run.config.model, ctx.device(), ctx.compute());
-  load_weights(find_checkpoint(run.folder), model);
-  std::optional<Tokenizer> tokenizer;
-  if (const fs::path beside = tokenizer_beside_data(run.config); fs::exists(beside)) {
-    tokenizer = Tokenizer::load(beside);
-  }
-  const auto gate = measure_gate(ctx, model, *open_validation(run.config, 1), kGateTokens,
+  load_weights(checkpoint, model);
+  const std::optional<Tokenizer> tokenizer = load_tokenizer_beside_data(run.config);
+  const auto gate = measure_gate(ctx, model, *open_validation(run.config, 1), scoring.gate_tokens,
                                  tokenizer ? &*tokenizer : nullptr);
   if (gate) {
     write_file(run.folder / kGate, to_json(*gate));
   }
-  EvalConfig eval{.tokens = run.config.train.validate_tokens};
-  for (const std::int64_t times : kTimes) {
-    eval.lengths.push_back(times * run.config.model.length);
+  const EvalConfig eval{.lengths = lengths_of(scoring, run.config),
+                        .tokens = run.config.train.validate_tokens,
+                        .resample = scoring.resample};
+  for (Evaluation& evaluation :
+       evaluate_model(ctx, model, run.config, eval, protocols_of(scoring), run.config.data.path,
+                      "Scoring " + run.folder.filename().string())) {
+    evaluation.checkpoint = checkpoint.lexically_relative(run.folder.parent_path()).string();
+    evaluation.step = checkpoint_state(checkpoint).step;
+    write_file(evaluation_file(run.folder, evaluation.config.protocol), to_json(evaluation));
   }
-  write_file(run.folder / kEvaluation, to_json(evaluate_checkpoints(ctx, {run.folder}, eval)[0]));
 }
 
 void write_results(const ExperimentConfig& config) {
@@ -182,12 +238,15 @@ bool run_experiment(Context& ctx, ExperimentConfig config, const TrainRun& train
   if (own_data) {
     make_demo_data(data, first.model.vocabulary, first.train.tokens, ctx.threads());
   }
-  require_enough_to_score(first);
+  require_enough_to_score(config.scoring, first);
+  for (const PlannedRun& run : runs) {
+    require_checkpoint_to_score(run, config.scoring);
+  }
   describe(config, runs);
   std::string failures;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const PlannedRun& run = runs[i];
-    if (is_done(run)) {
+    if (is_done(run, config.scoring)) {
       continue;
     }
     try {
@@ -201,7 +260,7 @@ bool run_experiment(Context& ctx, ExperimentConfig config, const TrainRun& train
       failures += fmt::format("\n{}: {}", run.label, error.what());
       continue;  // what one encoding cannot do, others may
     }
-    score(ctx, run);
+    score(ctx, run, config.scoring);
     write_results(config);
   }
   write_results(config);

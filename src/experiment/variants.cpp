@@ -21,6 +21,8 @@ std::vector<Variant> control_variants() {
   return {{"rope-2.08e7", "rope", {{"base", kSlowBase}}},
           {"carope-frozen", "carope", {{"frozen", true}}},
           {"carope-literal", "carope", {{"bias", false}, {"weight_deviation", 0.02}}},
+          {"carope-embedding", "carope", {{"source", std::string("embedding")}}},
+          {"sinusoidal-1", "sinusoidal", {{"scale", 1.0}}},
           {"none", "none"},
           {"alibi", "alibi"}};
 }

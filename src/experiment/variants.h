@@ -18,8 +18,9 @@ struct Variant {
 /// The encodings of the paper's table.
 std::vector<Variant> paper_variants();
 
-/// What the paper did not run: a slower RoPE, CARoPE without context, CARoPE as the paper's formula
-/// has it, and two encodings that need no rotation.
+/// What the paper did not run, or may have run: a slower RoPE, CARoPE without context, CARoPE as
+/// the paper's formula has it, CARoPE from the token alone, sinusoids of amplitude 1, and two
+/// encodings that need no rotation.
 std::vector<Variant> control_variants();
 
 /// These, and every other encoding with its defaults.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/parallel.h"
 #include "core/random.h"
 #include "ops/cross_entropy.h"
 #include "ops/embedding.h"
@@ -89,14 +90,20 @@ std::int64_t Gpt::parameter_count() const {
 }
 
 void Gpt::initialise(std::uint64_t seed) {
+  constexpr std::int64_t kBlock = 1 << 16;
+  const Context host = Context::cpu();
   for (const Parameter& parameter : parameters_) {
     const Philox random(seed, hash(parameter.spec.name));
     const Init init = parameter.spec.init;
     std::vector<float> values(static_cast<std::size_t>(parameter.value.size()));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = static_cast<float>(
-          init.mean + (init.deviation > 0.0 ? init.deviation * random.normal(i) : 0.0));
-    }
+    const auto fill = [&](std::int64_t begin, std::int64_t end) {
+      for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+        values[i] = static_cast<float>(
+            init.mean + (init.deviation > 0.0 ? init.deviation * random.normal(i) : 0.0));
+      }
+    };
+    // Each number is a function of its place, on any number of threads.
+    parallel_blocks(host, parameter.value.size(), kBlock, fill);
     copy_from_host(parameter.value.f32(), values.data(), parameter.value.bytes(), device_);
   }
   round_parameters();

@@ -72,6 +72,11 @@ class Gpt {
   /// As above, but the loss, times `scale`, goes to a.total_loss, and nobody waits for it.
   void gradients(Context& ctx, const Batch& batch, Activations& a, Write write, double scale = 1.0);
 
+  /// What the parameters, their gradients and their rounded copies take.
+  std::size_t bytes() const {
+    return value_arena_.bytes() + gradient_arena_.bytes() + rounded_arena_.bytes();
+  }
+
  private:
   /// Fills a.embedding; returns the sequence with its offset.
   Sequence embed(Context& ctx, const Sequence& given, const Tensor& tokens, Activations& a,

@@ -9,7 +9,6 @@
 #include <set>
 #include <span>
 
-#include "core/progress.h"
 #include "report/table.h"
 #include "report/text.h"
 
@@ -61,17 +60,18 @@ std::string with_deviation(const Summary& summary, std::size_t runs, const Text&
 /// Whether there is no number because there can be none: not every encoding has all positions.
 bool is_past_bound(const LengthResult& result) { return result.reason.starts_with("past the "); }
 
-Cell perplexity_cell(const EncodingRuns& encoding, std::int64_t length) {
+Cell perplexity_cell(const EncodingRuns& encoding, std::int64_t length,
+                     const std::string& protocol) {
   std::string text = "";
   std::string hint = "not evaluated";
   for (const RunRecord* run : encoding.runs) {
-    const LengthResult* result = result_at(*run, length);
+    const LengthResult* result = result_at(*run, length, protocol);
     if (result != nullptr && !result->perplexity && text != "nan") {
       text = is_past_bound(*result) ? "–" : "nan";
       hint = result->reason;
     }
   }
-  if (const auto summary = perplexity_at(encoding, length)) {
+  if (const auto summary = perplexity_at(encoding, length, protocol)) {
     const auto number = [&](double value) { return perplexity_text(value, summary->mean); };
     return {with_deviation(*summary, encoding.runs.size(), number), false,
             text.empty() ? "" : hint};
@@ -105,12 +105,13 @@ void mark_best(ComparisonTable& table, std::size_t column, const std::vector<dou
   }
 }
 
-void add_lengths(ComparisonTable& table, const std::vector<EncodingRuns>& encodings) {
-  for (const std::int64_t length : evaluated_lengths(encodings)) {
+void add_lengths(ComparisonTable& table, const std::vector<EncodingRuns>& encodings,
+                 const std::string& protocol = "") {
+  for (const std::int64_t length : evaluated_lengths(encodings, protocol)) {
     std::vector<double> means;
     for (std::size_t i = 0; i < encodings.size(); ++i) {
-      table.rows[i].cells.push_back(perplexity_cell(encodings[i], length));
-      const auto summary = perplexity_at(encodings[i], length);
+      table.rows[i].cells.push_back(perplexity_cell(encodings[i], length, protocol));
+      const auto summary = perplexity_at(encodings[i], length, protocol);
       means.push_back(summary ? summary->mean : std::numeric_limits<double>::infinity());
     }
     mark_best(table, table.columns.size(), means);
@@ -129,8 +130,7 @@ void add_speed(ComparisonTable& table, const std::vector<EncodingRuns>& encoding
   table.columns.push_back({"tokens/s"});
   for (std::size_t i = 0; i < encodings.size(); ++i) {
     const auto speed = speed_of(encodings[i]);
-    std::string text = speed ? si(speed->mean, "") : "";
-    table.rows[i].cells.push_back({text.substr(0, text.find_last_not_of(' ') + 1), false, ""});
+    table.rows[i].cells.push_back({speed ? short_number(speed->mean) : "", false, ""});
   }
 }
 
@@ -218,16 +218,15 @@ std::vector<std::string> notes_of(const ComparisonTable& table, const std::strin
   return notes;
 }
 
-constexpr const char* kBold = "the lowest is bold";
-
-/// A text in a cell of Markdown, in which HTML means something too.
-std::string markdown_cell(const std::string& text) {
-  std::string escaped;
-  for (const char c : escape_html(text)) {
-    escaped += c == '|' ? "\\|" : c == '\n' ? " " : std::string(1, c);
+ComparisonTable table_of_rows(const std::vector<EncodingRuns>& encodings) {
+  ComparisonTable table;
+  for (const EncodingRuns& encoding : encodings) {
+    table.rows.push_back({encoding.label, encoding.slot, {}});
   }
-  return escaped;
+  return table;
 }
+
+constexpr const char* kBold = "the lowest is bold";
 
 /// A sentence in Markdown: what would be HTML is text.
 std::string markdown_note(const std::string& text) {
@@ -255,11 +254,15 @@ std::string html_heading(const ComparisonTable& table) {
 
 }  // namespace
 
+ComparisonTable compare(const std::vector<EncodingRuns>& encodings, const std::string& protocol) {
+  ComparisonTable table = table_of_rows(encodings);
+  add_lengths(table, encodings, protocol);
+  add_notes(table, encodings);
+  return table;
+}
+
 ComparisonTable compare(const std::vector<EncodingRuns>& encodings) {
-  ComparisonTable table;
-  for (const EncodingRuns& encoding : encodings) {
-    table.rows.push_back({encoding.label, encoding.slot, {}});
-  }
+  ComparisonTable table = table_of_rows(encodings);
   if (evaluated_lengths(encodings).empty()) {
     add_validation(table, encodings);
   } else {

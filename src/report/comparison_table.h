@@ -33,6 +33,9 @@ struct ComparisonTable {
 
 ComparisonTable compare(const std::vector<EncodingRuns>& encodings);
 
+/// Perplexities by a further protocol alone.
+ComparisonTable compare(const std::vector<EncodingRuns>& encodings, const std::string& protocol);
+
 /// table.md
 std::string to_markdown(const ComparisonTable& table);
 std::string to_html(const ComparisonTable& table);

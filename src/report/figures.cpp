@@ -16,18 +16,6 @@
 namespace carope {
 namespace {
 
-/// Names beside their colours and marks, above a chart.
-std::string legend(const std::vector<const EncodingRuns*>& encodings) {
-  std::string html = "<ul class=\"legend\">";
-  for (const EncodingRuns* encoding : encodings) {
-    html += fmt::format(
-        "<li><svg viewBox=\"-12 -6 24 12\" aria-hidden=\"true\"><path class=\"line s{0}\" "
-        "d=\"M-12 0H12\"/><path class=\"mark s{0}\" d=\"{1}\"/></svg>{2}</li>",
-        encoding->slot, mark_shape(encoding->slot), escape_html(encoding->label));
-  }
-  return html + "</ul>\n";
-}
-
 std::set<std::int64_t> training_lengths(const std::vector<EncodingRuns>& encodings) {
   std::set<std::int64_t> lengths;
   for (const EncodingRuns& encoding : encodings) {
@@ -217,14 +205,7 @@ void draw_perplexities(Chart& chart, const std::vector<EncodingRuns>& encodings,
 
 }  // namespace
 
-std::string figure(const std::string& title, const std::string& content, const std::string& caption,
-                   const std::string& style) {
-  return fmt::format("<figure{}>\n<h2>{}</h2>\n{}<figcaption>{}</figcaption>\n</figure>\n",
-                     style.empty() ? "" : fmt::format(" class=\"{}\"", style), escape_html(title),
-                     content, escape_html(caption));
-}
-
-std::string loss_figure(const std::vector<EncodingRuns>& encodings) {
+Figure loss_figure(const std::vector<EncodingRuns>& encodings) {
   std::vector<LossCurve> curves;
   std::vector<const EncodingRuns*> named;
   double most_tokens = 0.0;
@@ -237,7 +218,7 @@ std::string loss_figure(const std::vector<EncodingRuns>& encodings) {
   }
   const Range shown = loss_range(curves, most_tokens);
   if (shown.empty()) {
-    return "";
+    return {};
   }
   const Axis x = Axis::linear_exact({0.0, most_tokens});
   const Axis y = Axis::linear(shown);
@@ -245,13 +226,17 @@ std::string loss_figure(const std::vector<EncodingRuns>& encodings) {
   chart.x_axis("tokens of training", number_ticks(x, 5));
   chart.y_axis("loss, nats a token", number_ticks(y, 5));
   draw_losses(chart, curves, shown);
-  return figure("How training went", legend(named) + chart.svg(),
-                "Lines: the loss in training, each point a mean over 2 % of the steps. Marks: the "
-                "loss on held-out text, whose last value stands at the right. Lower is better; the "
-                "steep first 10 % may lie above the figure.");
+  return {.name = "training",
+          .title = "How training went",
+          .caption =
+              "Lines: the loss in training, each point a mean over 2 % of the steps. Marks: the "
+              "loss on held-out text, whose last value stands at the right. Lower is better; the "
+              "steep first 10 % may lie above the figure.",
+          .legend = named,
+          .drawings = {chart.drawing()}};
 }
 
-std::string length_figure(const std::vector<EncodingRuns>& encodings) {
+Figure length_figure(const std::vector<EncodingRuns>& encodings) {
   const std::vector<std::int64_t> lengths = evaluated_lengths(encodings);
   Range x_range, y_range;
   std::vector<const EncodingRuns*> named;
@@ -277,7 +262,7 @@ std::string length_figure(const std::vector<EncodingRuns>& encodings) {
     }
   }
   if (y_range.empty()) {
-    return "";
+    return {};
   }
   for (const std::int64_t length : training_lengths(encodings)) {
     x_range.include(static_cast<double>(length));
@@ -289,14 +274,18 @@ std::string length_figure(const std::vector<EncodingRuns>& encodings) {
   chart.x_axis("window length, tokens (log scale)", ticks);
   chart.y_axis("perplexity (log scale)", number_ticks(y, 5));
   draw_perplexities(chart, encodings, lengths);
-  return figure("Past the length it was trained at", legend(named) + chart.svg(),
-                "Perplexity on held-out text in windows of each length; the tinted part is longer "
-                "than training. A line that ends has no number further on; the table says why. "
-                "Bands: the 95 % interval "
-                "of the evaluation, over all seeds. At the right: the value at the longest.");
+  return {.name = "perplexity-by-length",
+          .title = "Past the length it was trained at",
+          .caption =
+              "Perplexity on held-out text in windows of each length; the tinted part is longer "
+              "than training. A line that ends has no number further on; the table says why. "
+              "Bands: the 95 % interval "
+              "of the evaluation, over all seeds. At the right: the value at the longest.",
+          .legend = named,
+          .drawings = {chart.drawing()}};
 }
 
-std::string position_figure(const std::vector<EncodingRuns>& encodings) {
+Figure position_figure(const std::vector<EncodingRuns>& encodings) {
   Range x_range, y_range;
   std::vector<const EncodingRuns*> named;
   std::vector<std::vector<Point>> curves;
@@ -312,7 +301,7 @@ std::string position_figure(const std::vector<EncodingRuns>& encodings) {
     }
   }
   if (y_range.empty()) {
-    return "";
+    return {};
   }
   x_range.include(0.0);
   for (const std::int64_t length : training_lengths(encodings)) {
@@ -333,15 +322,19 @@ std::string position_figure(const std::vector<EncodingRuns>& encodings) {
                              point.y));
     }
   }
-  return figure(
-      "Where in the window it fails", legend(named) + chart.svg(),
-      "Loss by position, in the longest windows that each encoding was evaluated with, each "
-      "point a mean over neighbouring positions. A "
-      "model that uses its context goes on falling; one that loses its way rises past "
-      "the dashed line.");
+  return {
+      .name = "loss-by-position",
+      .title = "Where in the window it fails",
+      .caption =
+          "Loss by position, in the longest windows that each encoding was evaluated with, each "
+          "point a mean over neighbouring positions. A "
+          "model that uses its context goes on falling; one that loses its way rises past "
+          "the dashed line.",
+      .legend = named,
+      .drawings = {chart.drawing()}};
 }
 
-std::string speed_figure(const std::vector<EncodingRuns>& encodings) {
+Figure speed_figure(const std::vector<EncodingRuns>& encodings) {
   std::optional<double> rope;
   for (const EncodingRuns& encoding : encodings) {
     if (const auto speed = speed_of(encoding); speed && encoding.label == "rope") {
@@ -370,12 +363,15 @@ std::string speed_figure(const std::vector<EncodingRuns>& encodings) {
     bars.push_back(std::move(bar));
   }
   if (bars.empty()) {
-    return "";
+    return {};
   }
-  return figure("What it costs", bars_svg("Tokens of training per second", bars),
-                fmt::format("Training speed, the median over the steps{}. Bars start at zero; "
-                            "ticks are single seeds.",
-                            rope ? "; percentages are of rope's" : ""));
+  return {.name = "speed",
+          .title = "What it costs",
+          .caption = fmt::format("Training speed, the median over the steps{}. Bars start at zero; "
+                                 "ticks are single seeds.",
+                                 rope ? "; percentages are of rope's" : ""),
+          .legend = {},
+          .drawings = {bars_drawing("Tokens of training per second", bars)}};
 }
 
 }  // namespace carope

@@ -58,7 +58,7 @@ std::string head_row(const Chart& chart, const HeadGate& gate, int slot, double 
 }
 
 /// One layer: a row a head.
-std::string layer_panel(const EncodingRuns& encoding, const RunRecord& run, std::int64_t layer) {
+Drawing layer_panel(const EncodingRuns& encoding, const RunRecord& run, std::int64_t layer) {
   constexpr double kRow = 28;
   const double start = start_frequency(run);
   const Frame frame{.width = 260,
@@ -89,29 +89,11 @@ std::string layer_panel(const EncodingRuns& encoding, const RunRecord& run, std:
     }
   }
   chart.mark_x(start, fmt::format("RoPE {:.3f}", start));
-  return chart.svg();
+  return chart.drawing();
 }
 
 /// The panels of a small model fill half of the page.
 bool is_narrow(const GateRecord& gate) { return gate.layers <= 2; }
-
-std::string frequencies_figure(const EncodingRuns& encoding, const RunRecord& run) {
-  const std::int64_t layers = run.gate->layers;
-  const bool thirds = layers % 4 != 0 && layers % 3 == 0;  // leaves no hole
-  std::string panels = fmt::format("<div class=\"panels{}\">\n", thirds ? " thirds" : "");
-  for (std::int64_t layer = 0; layer < layers; ++layer) {
-    panels += layer_panel(encoding, run, layer);
-  }
-  return figure(
-      "The frequencies it gives to tokens", panels + "</div>\n",
-      fmt::format("How often each frequency f was given, by layer and head, over {}. Beneath each "
-                  "ridge: median, half and nine tenths of the tokens. The dashed line is RoPE, f = "
-                  "{}^(-1/{}){}: a head to the right of it turns faster, one to the left slower, "
-                  "and a wide one tells tokens apart.",
-                  si(static_cast<double>(run.gate->tokens), "tokens"), grouped(start_base(run)),
-                  run.gate->pairs, starts_as_rope(run) ? ", where training began" : ""),
-      is_narrow(*run.gate) ? "" : "wide");
-}
 
 /// The bases of one layer's heads as numbered discs, in as many lanes as they need.
 struct Disc {
@@ -141,52 +123,6 @@ std::vector<Disc> layer_discs(const Chart& chart, const GateRecord& gate, std::i
     }
   }
   return discs;
-}
-
-std::string bases_figure(const EncodingRuns& encoding, const RunRecord& run) {
-  constexpr double kLane = 17, kGap = 9;
-  const double start = start_base(run);
-  Range range;
-  range.include(start);
-  for (const HeadGate& head : run.gate->gates) {
-    range.include(head.base > 0.0 ? head.base : std::nan(""));
-  }
-  const Axis x = Axis::log(range);
-  Frame frame{.left = 70, .right = 20};
-  const Chart measure("", frame, x, x);  // places along x do not depend on the height
-  std::string rows;
-  double top = frame.top + 4;
-  for (std::int64_t layer = 0; layer < run.gate->layers; ++layer) {
-    const std::vector<Disc> discs = layer_discs(measure, *run.gate, layer);
-    int lanes = 1;
-    for (const Disc& disc : discs) {
-      const double y = top + kLane * (disc.lane + 0.5);
-      lanes = std::max(lanes, disc.lane + 1);
-      rows += fmt::format(
-          "<g class=\"s{0}\"><title>layer {1}, head {2}: base {3}</title><circle class=\"disc\" "
-          "cx=\"{4:.1f}\" cy=\"{5:.1f}\" r=\"7.6\"/><text class=\"in-disc\" x=\"{4:.1f}\" "
-          "y=\"{5:.1f}\" dy=\"3.2\">{2}</text></g>\n",
-          encoding.slot, layer, disc.head, grouped(disc.base), disc.x, y);
-    }
-    const double height = kLane * lanes;
-    rows +=
-        fmt::format("<text class=\"tick y\" x=\"{:.1f}\" y=\"{:.1f}\" dy=\"4\">layer {}</text>\n",
-                    frame.left - 8, top + 0.5 * height, layer);
-    top += height + kGap;
-    rows += fmt::format("<path class=\"grid\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", frame.left,
-                        top - 0.5 * kGap, frame.width - frame.right);
-  }
-  frame.height = top + frame.bottom;
-  Chart chart("Effective base of each head", frame, x, x);
-  chart.mark_x(start, fmt::format("RoPE, {}", grouped(start)));
-  chart.x_axis("effective base (log scale)", number_ticks(x, 6));
-  chart.add(rows);
-  return figure(
-      "As if each head had a base of its own", chart.svg(),
-      "The base of the RoPE whose f is the geometric mean of the head's, f^(-pairs); the number "
-      "in the disc is the head's. Further right is a slower clock, which tells distant positions "
-      "apart. In a head whose frequencies spread wide, the slow pairs turn faster on average "
-      "than this base says.");
 }
 
 /// How the colours of a passage are scaled: by the head's own median and spread.
@@ -271,19 +207,93 @@ std::string passage_figure(const RunRecord& run, int number) {
   }
   html += fmt::format("</p>\n<script type=\"application/json\">{}</script>\n</div>\n",
                       frequencies_json(gate));
-  return figure("What it sees in a text", html,
-                "Each token in the colour of its frequency in the chosen layer and head, relative "
-                "to that head's median: orange tokens turn the clock further, blue ones hold it "
-                "back. The pointer shows the number.",
-                is_narrow(gate) ? "wide" : "");
+  return html_figure(
+      "What it sees in a text", html,
+      "Each token in the colour of its frequency in the chosen layer and head, relative "
+      "to that head's median: orange tokens turn the clock further, blue ones hold it "
+      "back. The pointer shows the number.",
+      is_narrow(gate) ? "wide" : "");
 }
 
 }  // namespace
 
+Figure gate_frequencies_figure(const EncodingRuns& encoding, const RunRecord& run) {
+  const std::int64_t layers = run.gate->layers;
+  std::vector<Drawing> panels;
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    panels.push_back(layer_panel(encoding, run, layer));
+  }
+  return {.name = "gate-frequencies-" + encoding.label,
+          .title = "The frequencies it gives to tokens",
+          .caption = fmt::format(
+              "How often each frequency f was given, by layer and head, over {}. Beneath each "
+              "ridge: median, half and nine tenths of the tokens. The dashed line is RoPE, f = "
+              "{}^(-1/{}){}: a head to the right of it turns faster, one to the left slower, "
+              "and a wide one tells tokens apart.",
+              si(static_cast<double>(run.gate->tokens), "tokens"), grouped(start_base(run)),
+              run.gate->pairs, starts_as_rope(run) ? ", where training began" : ""),
+          .legend = {},
+          .drawings = panels,
+          .columns = layers % 4 != 0 && layers % 3 == 0 ? 3 : 4,  // leaves no hole
+          .style = is_narrow(*run.gate) ? "" : "wide"};
+}
+
+Figure gate_bases_figure(const EncodingRuns& encoding, const RunRecord& run) {
+  constexpr double kLane = 17, kGap = 9;
+  const double start = start_base(run);
+  Range range;
+  range.include(start);
+  for (const HeadGate& head : run.gate->gates) {
+    range.include(head.base > 0.0 ? head.base : std::nan(""));
+  }
+  const Axis x = Axis::log(range);
+  Frame frame{.left = 70, .right = 20};
+  const Chart measure("", frame, x, x);  // places along x do not depend on the height
+  std::string rows;
+  double top = frame.top + 4;
+  for (std::int64_t layer = 0; layer < run.gate->layers; ++layer) {
+    const std::vector<Disc> discs = layer_discs(measure, *run.gate, layer);
+    int lanes = 1;
+    for (const Disc& disc : discs) {
+      const double y = top + kLane * (disc.lane + 0.5);
+      lanes = std::max(lanes, disc.lane + 1);
+      rows += fmt::format(
+          "<g class=\"s{0}\"><title>layer {1}, head {2}: base {3}</title><circle class=\"disc\" "
+          "cx=\"{4:.1f}\" cy=\"{5:.1f}\" r=\"7.6\"/><text class=\"in-disc\" x=\"{4:.1f}\" "
+          "y=\"{5:.1f}\" dy=\"3.2\">{2}</text></g>\n",
+          encoding.slot, layer, disc.head, grouped(disc.base), disc.x, y);
+    }
+    const double height = kLane * lanes;
+    rows +=
+        fmt::format("<text class=\"tick y\" x=\"{:.1f}\" y=\"{:.1f}\" dy=\"4\">layer {}</text>\n",
+                    frame.left - 8, top + 0.5 * height, layer);
+    top += height + kGap;
+    rows += fmt::format("<path class=\"grid\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", frame.left,
+                        top - 0.5 * kGap, frame.width - frame.right);
+  }
+  frame.height = top + frame.bottom;
+  Chart chart("Effective base of each head", frame, x, x);
+  chart.mark_x(start, fmt::format("RoPE, {}", grouped(start)));
+  chart.x_axis("effective base (log scale)", number_ticks(x, 6));
+  chart.add(rows);
+  return {
+      .name = "gate-bases-" + encoding.label,
+      .title = "As if each head had a base of its own",
+      .caption =
+          "The base of the RoPE whose f is the geometric mean of the head's, f^(-pairs); the "
+          "number "
+          "in the disc is the head's. Further right is a slower clock, which tells distant "
+          "positions "
+          "apart. In a head whose frequencies spread wide, the slow pairs turn faster on average "
+          "than this base says.",
+      .legend = {},
+      .drawings = {chart.drawing()}};
+}
+
 std::string gate_figures(const EncodingRuns& encoding, const RunRecord& run, int number) {
   const std::string passage = passage_figure(run, number);
-  const std::string bases = bases_figure(encoding, run);
-  return frequencies_figure(encoding, run) +
+  const std::string bases = to_html(gate_bases_figure(encoding, run));
+  return to_html(gate_frequencies_figure(encoding, run)) +
          (is_narrow(*run.gate) ? bases + passage : passage + bases);
 }
 

@@ -154,7 +154,7 @@ std::string configurations(const std::vector<EncodingRuns>& encodings) {
 }  // namespace
 
 std::string report_page(const std::string& title, const std::vector<EncodingRuns>& encodings) {
-  const std::string by_length = length_figure(encodings);
+  const std::string by_length = to_html(length_figure(encodings));
   const std::string missing =
       by_length.empty() ? "<p class=\"note\">No run here has been evaluated at several lengths, so "
                           "there is nothing to show past training.</p>\n"
@@ -170,8 +170,8 @@ std::string report_page(const std::string& title, const std::vector<EncodingRuns
       "numbers are in results.json beside this page.</footer>\n</main>\n<script>\n{13}</script>\n"
       "</body>\n</html>\n",
       escape_html(title), page_style(), facts(encodings), findings(encodings),
-      to_html(compare(encodings)), missing, by_length, position_figure(encodings),
-      loss_figure(encodings), speed_figure(encodings), gate_section(encodings),
+      to_html(compare(encodings)), missing, by_length, to_html(position_figure(encodings)),
+      to_html(loss_figure(encodings)), to_html(speed_figure(encodings)), gate_section(encodings),
       configurations(encodings), version(), page_script());
 }
 

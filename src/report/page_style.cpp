@@ -7,19 +7,19 @@ std::string_view page_style() {
   --paper: #fdfdfc; --panel: #ffffff; --ink: #1b1f24; --soft: #5b6470; --faint: #e7e9ec;
   --rule: #b9bfc7; --beyond: #f3f1ea; --slow: 0 114 178; --fast: 230 130 0;
   --c0: #d14e00; --c1: #0069a8; --c2: #008a63; --c3: #ad4a8b; --c4: #b58500; --c5: #68717d;
-  --c6: #5a4fcf; --c7: #2f95c4; --c8: #7c4d1f; --c9: #37604b;
+  --c6: #5a4fcf; --c7: #2f95c4; --c8: #7c4d1f; --c9: #37604b; --c10: #b3243f; --c11: #8a8f1d;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --paper: #14171b; --panel: #1a1e23; --ink: #e8eaed; --soft: #9aa4b0; --faint: #2b3138;
     --rule: #56606b; --beyond: #20242b; --slow: 64 150 220; --fast: 240 140 30;
     --c0: #ff8a47; --c1: #5fb2f0; --c2: #35cc9f; --c3: #e69bcf; --c4: #efc04f; --c5: #a9b3bf;
-    --c6: #a199ff; --c7: #93d6f5; --c8: #cf9f6f; --c9: #8fbfa3;
+    --c6: #a199ff; --c7: #93d6f5; --c8: #cf9f6f; --c9: #8fbfa3; --c10: #ff8095; --c11: #d3d86a;
   }
 }
 .s0 { --c: var(--c0); } .s1 { --c: var(--c1); } .s2 { --c: var(--c2); } .s3 { --c: var(--c3); }
 .s4 { --c: var(--c4); } .s5 { --c: var(--c5); } .s6 { --c: var(--c6); } .s7 { --c: var(--c7); }
-.s8 { --c: var(--c8); } .s9 { --c: var(--c9); }
+.s8 { --c: var(--c8); } .s9 { --c: var(--c9); } .s10 { --c: var(--c10); } .s11 { --c: var(--c11); }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; }
 body { margin: 0; background: var(--paper); color: var(--ink);

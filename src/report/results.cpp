@@ -21,8 +21,28 @@ std::optional<Summary> summarize_runs(const EncodingRuns& encoding, const Value&
   return summarize(values);
 }
 
-std::span<const LengthResult> results_of(const RunRecord& run) {
-  return run.evaluation ? std::span(run.evaluation->lengths) : std::span<const LengthResult>();
+std::span<const LengthResult> results_of(const RunRecord& run, const std::string& protocol = "") {
+  if (protocol.empty()) {
+    return run.evaluation ? std::span(run.evaluation->lengths) : std::span<const LengthResult>();
+  }
+  const auto found = run.further.find(protocol);
+  return found == run.further.end() ? std::span<const LengthResult>()
+                                    : std::span(found->second.lengths);
+}
+
+/// Adds another seed's losses to those on the same text; what does not fit is none.
+void add_units(std::vector<LossSum>& sums, const std::vector<LossSum>& units, bool first) {
+  if (first) {
+    sums = units;
+    return;
+  }
+  if (sums.size() != units.size()) {
+    sums.clear();
+  }
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    sums[i].loss += units[i].loss;
+    sums[i].tokens += units[i].tokens;
+  }
 }
 
 Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
@@ -46,11 +66,12 @@ std::optional<Summary> summarize(std::span<const double> values) {
   return Summary{mean, values.size() > 1 ? distance / std::sqrt(count - 1.0) : 0.0, values.size()};
 }
 
-std::vector<std::int64_t> evaluated_lengths(const std::vector<EncodingRuns>& encodings) {
+std::vector<std::int64_t> evaluated_lengths(const std::vector<EncodingRuns>& encodings,
+                                            const std::string& protocol) {
   std::set<std::int64_t> lengths;
   for (const EncodingRuns& encoding : encodings) {
     for (const RunRecord* run : encoding.runs) {
-      for (const LengthResult& result : results_of(*run)) {
+      for (const LengthResult& result : results_of(*run, protocol)) {
         lengths.insert(result.length);
       }
     }
@@ -58,8 +79,9 @@ std::vector<std::int64_t> evaluated_lengths(const std::vector<EncodingRuns>& enc
   return {lengths.begin(), lengths.end()};
 }
 
-const LengthResult* result_at(const RunRecord& run, std::int64_t length) {
-  for (const LengthResult& result : results_of(run)) {
+const LengthResult* result_at(const RunRecord& run, std::int64_t length,
+                              const std::string& protocol) {
+  for (const LengthResult& result : results_of(run, protocol)) {
     if (result.length == length) {
       return &result;
     }
@@ -67,9 +89,10 @@ const LengthResult* result_at(const RunRecord& run, std::int64_t length) {
   return nullptr;
 }
 
-std::optional<Summary> perplexity_at(const EncodingRuns& encoding, std::int64_t length) {
+std::optional<Summary> perplexity_at(const EncodingRuns& encoding, std::int64_t length,
+                                     const std::string& protocol) {
   return summarize_runs(encoding, [&](const RunRecord& run) {
-    const LengthResult* result = result_at(run, length);
+    const LengthResult* result = result_at(run, length, protocol);
     return result == nullptr ? std::nullopt : result->perplexity;
   });
 }
@@ -85,6 +108,34 @@ std::optional<Extent> interval_at(const EncodingRuns& encoding, std::int64_t len
     }
   }
   return widest;
+}
+
+std::optional<EncodingDifference> difference_at(const EncodingRuns& encoding,
+                                                const EncodingRuns& reference, std::int64_t length,
+                                                const std::string& protocol) {
+  std::vector<double> differences;
+  std::vector<LossSum> ours, theirs;
+  for (const RunRecord* run : encoding.runs) {
+    const auto other = std::find_if(reference.runs.begin(), reference.runs.end(),
+                                    [&](const RunRecord* each) { return each->seed == run->seed; });
+    const LengthResult* a = result_at(*run, length, protocol);
+    const LengthResult* b =
+        other == reference.runs.end() ? nullptr : result_at(**other, length, protocol);
+    if (a == nullptr || b == nullptr || !a->loss || !b->loss) {
+      continue;
+    }
+    add_units(ours, a->units, differences.empty());
+    add_units(theirs, b->units, differences.empty());
+    differences.push_back(*a->loss - *b->loss);
+  }
+  const auto seeds = summarize(differences);
+  if (!seeds) {
+    return std::nullopt;
+  }
+  const auto same_text = [](const LossSum& a, const LossSum& b) { return a.tokens == b.tokens; };
+  const bool paired = ours.size() > 1 && std::ranges::equal(ours, theirs, same_text);
+  return EncodingDifference{
+      *seeds, paired ? std::optional(paired_difference(theirs, ours, {}).interval) : std::nullopt};
 }
 
 std::optional<double> speed_of(const RunRecord& run) {
@@ -128,17 +179,32 @@ std::string results_json(const std::vector<EncodingRuns>& encodings) {
           interval[length] = Json::array({*result.low, *result.high});
         }
       }
-      runs.push_back({{"encoding", encoding.label},
-                      {"seed", run->seed},
-                      {"train_length", run->length},
-                      {"perplexity", perplexity},
-                      {"tokens_per_second", or_null(speed_of(*run))},
-                      {"folder", folder_name(run->folder)},
-                      {"validation_loss", or_null(validation_loss(*run))},
-                      {"steps", run->steps},
-                      {"training_tokens", run->training_tokens},
-                      {"interval", interval},
-                      {"reason", reason}});
+      Json further = Json::object();
+      for (const auto& [protocol, evaluation] : run->further) {
+        for (const LengthResult& result : evaluation.lengths) {
+          further[protocol][std::to_string(result.length)] = or_null(result.perplexity);
+        }
+      }
+      Json record{{"encoding", encoding.label},
+                  {"seed", run->seed},
+                  {"train_length", run->length},
+                  {"perplexity", perplexity},
+                  {"tokens_per_second", or_null(speed_of(*run))},
+                  {"folder", folder_name(run->folder)},
+                  {"validation_loss", or_null(validation_loss(*run))},
+                  {"steps", run->steps},
+                  {"training_tokens", run->training_tokens},
+                  {"interval", interval},
+                  {"reason", reason}};
+      if (!further.empty()) {
+        record["perplexity_by_protocol"] = further;
+      }
+      if (run->memory_bytes) {
+        record["memory_bytes"] = *run->memory_bytes;
+        record["device"] = run->device;
+        record["precision"] = run->precision;
+      }
+      runs.push_back(std::move(record));
     }
   }
   return Json{{"runs", runs}}.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

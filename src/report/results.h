@@ -19,7 +19,7 @@ struct EncodingRuns {
 };
 
 /// How many colours and marks the palette has.
-inline constexpr int kSlots = 10;
+inline constexpr int kSlots = 12;
 
 /// Groups runs by label or, where they have none, by encoding, in the order their labels ask for.
 /// Runs share a label only as different seeds of one configuration on the same data; others are
@@ -35,19 +35,34 @@ struct Summary {
 
 std::optional<Summary> summarize(std::span<const double> values);
 
+// Evaluations are those of evaluation.json, or those by a further protocol where one is named.
+
 /// All lengths that some run was evaluated at, ascending.
-std::vector<std::int64_t> evaluated_lengths(const std::vector<EncodingRuns>& encodings);
+std::vector<std::int64_t> evaluated_lengths(const std::vector<EncodingRuns>& encodings,
+                                            const std::string& protocol = "");
 
 /// What a run's evaluation has for a length; null if it was not evaluated there.
-const LengthResult* result_at(const RunRecord& run, std::int64_t length);
+const LengthResult* result_at(const RunRecord& run, std::int64_t length,
+                              const std::string& protocol = "");
 
-std::optional<Summary> perplexity_at(const EncodingRuns& encoding, std::int64_t length);
+std::optional<Summary> perplexity_at(const EncodingRuns& encoding, std::int64_t length,
+                                     const std::string& protocol = "");
 
 /// The widest interval of an encoding's perplexity at a length, over its seeds.
 struct Extent {
   double low, high;
 };
 std::optional<Extent> interval_at(const EncodingRuns& encoding, std::int64_t length);
+
+/// How much higher one encoding's loss is than another's, seed by seed on the same text.
+struct EncodingDifference {
+  Summary seeds;                 // of the differences
+  std::optional<Interval> text;  // 95 %, of their mean, by drawing the text again
+};
+/// Nothing where no seed has both.
+std::optional<EncodingDifference> difference_at(const EncodingRuns& encoding,
+                                                const EncodingRuns& reference, std::int64_t length,
+                                                const std::string& protocol = "");
 
 /// Tokens per second of a run: the median over its steps.
 std::optional<double> speed_of(const RunRecord& run);

@@ -72,6 +72,9 @@ void read_run_file(RunRecord& run) {
               run.seed = json.at("seed").get<std::int64_t>();
               const Json sha = json.value("data_manifest_sha256", Json());
               run.data_sha256 = sha.is_string() ? sha.get<std::string>() : "";
+              run.device = json.value("device", "");
+              run.precision = json.value("precision", "");
+              run.memory_bytes = optional_number(json, "memory_bytes");
             });
 }
 
@@ -113,7 +116,9 @@ LengthResult read_length(const Json& json, const std::filesystem::path& path) {
                       .low = optional_number(json, "low"),
                       .high = optional_number(json, "high"),
                       .reason = json.value("reason", ""),
-                      .positions = {}};
+                      .positions = {},
+                      .loss = optional_number(json, "loss"),
+                      .units = {}};
   check<FileError>(result.length > 0, "{}: {} is no length; {}", path.string(), result.length,
                    kMakeAgain);
   for (const auto& number : {result.perplexity, result.low, result.high}) {
@@ -121,30 +126,58 @@ LengthResult read_length(const Json& json, const std::filesystem::path& path) {
                      path.string(), number.value_or(1.0), result.length, kMakeAgain);
   }
   if (!result.perplexity && result.reason.empty()) {
-    const auto loss = optional_number(json, "loss");
     result.reason =
-        loss ? fmt::format("no number can hold the perplexity of a loss of {:.4g}", *loss)
-             : "the evaluation has no number, and no reason for it";
+        result.loss
+            ? fmt::format("no number can hold the perplexity of a loss of {:.4g}", *result.loss)
+            : "the evaluation has no number, and no reason for it";
   }
   for (const Json& place : json.value("positions", Json::array())) {
     result.positions.push_back({place.at("position").get<std::int64_t>(),
                                 place.at("tokens").get<std::int64_t>(),
                                 number_or_nan(place.at("loss"))});
   }
+  const Json losses = json.value("unit_losses", Json::array());
+  const Json tokens = json.value("unit_tokens", Json::array());
+  check<FileError>(losses.size() == tokens.size(),
+                   "{}: {} unit_losses and {} unit_tokens at length {} do not fit; {}",
+                   path.string(), losses.size(), tokens.size(), result.length, kMakeAgain);
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    result.units.push_back({losses[i].get<double>(), tokens[i].get<std::int64_t>()});
+  }
   return result;
 }
 
-void read_evaluation(RunRecord& run) {
-  const std::filesystem::path path = run.folder / "evaluation.json";
+EvaluationRecord read_evaluation(const std::filesystem::path& path) {
+  EvaluationRecord evaluation;
   read_json(path, kMakeAgain, [&](const Json& json) {
-    EvaluationRecord evaluation{.protocol = json.value("protocol", ""),
-                                .tokens = json.value("tokens", std::int64_t{0}),
-                                .lengths = {}};
+    evaluation.protocol = json.value("protocol", "");
+    evaluation.tokens = json.value("tokens", std::int64_t{0});
     for (const Json& each : json.at("lengths")) {
       evaluation.lengths.push_back(read_length(each, path));
     }
-    run.evaluation = std::move(evaluation);
   });
+  return evaluation;
+}
+
+void read_evaluations(RunRecord& run) {
+  if (const auto path = run.folder / "evaluation.json"; std::filesystem::exists(path)) {
+    run.evaluation = read_evaluation(path);
+  }
+  for (const char* protocol : {"sliding", "last"}) {
+    const auto path = run.folder / fmt::format("evaluation-{}.json", protocol);
+    if (std::filesystem::exists(path)) {
+      run.further.emplace(protocol, read_evaluation(path));
+    }
+  }
+}
+
+std::vector<WordGate> read_words(const Json& head, const char* key) {
+  std::vector<WordGate> words;
+  for (const Json& each : head.value(key, Json::array())) {
+    words.push_back({each.at("word").get<std::string>(), each.at("count").get<std::int64_t>(),
+                     each.at("mean").get<double>()});
+  }
+  return words;
 }
 
 /// The figures index by layer, head and token: the numbers must be as many as the file says.
@@ -190,7 +223,12 @@ void read_gate(RunRecord& run) {
                             .head = head.at("head").get<std::int64_t>(),
                             .quantiles = head.at("quantiles").get<std::vector<double>>(),
                             .histogram = head.at("histogram").get<std::vector<double>>(),
-                            .base = number_or_nan(head.at("base"))});
+                            .base = number_or_nan(head.at("base")),
+                            .mean = number_or_nan(head.value("mean", Json())),
+                            .deviation = number_or_nan(head.value("deviation", Json())),
+                            .token_share = number_or_nan(head.value("token_share", Json())),
+                            .slowest = read_words(head, "slowest"),
+                            .fastest = read_words(head, "fastest")});
     }
     if (const auto passage = json.find("passage"); passage != json.end() && !passage->is_null()) {
       passage->at("tokens").get_to(gate.passage);
@@ -235,9 +273,7 @@ RunRecord load_run(const std::filesystem::path& folder) {
   read_config(run);
   read_run_file(run);
   read_metrics(run);
-  if (std::filesystem::exists(folder / "evaluation.json")) {
-    read_evaluation(run);
-  }
+  read_evaluations(run);
   if (std::filesystem::exists(folder / "gate.json")) {
     read_gate(run);
   }

@@ -3,10 +3,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/bootstrap.h"
 #include "core/settings.h"
 
 namespace carope {
@@ -36,13 +38,22 @@ struct LengthResult {
   std::optional<double> perplexity, low, high;
   std::string reason;
   std::vector<PositionPoint> positions;
+  std::optional<double> loss;
+  std::vector<LossSum> units;  // windows or documents, where the file has them
 };
 
-/// evaluation.json
+/// evaluation.json, or that of another protocol
 struct EvaluationRecord {
   std::string protocol;
   std::int64_t tokens;
   std::vector<LengthResult> lengths;
+};
+
+/// The mean frequency of a token's occurrences.
+struct WordGate {
+  std::string word;
+  std::int64_t count;
+  double mean;
 };
 
 /// The frequencies f that one head's gate gave to the tokens of an evaluation.
@@ -51,6 +62,9 @@ struct HeadGate {
   std::vector<double> quantiles;  // 5 %, 25 %, 50 %, 75 % and 95 %
   std::vector<double> histogram;  // counts over f in (0, 1)
   double base;                    // of the RoPE that turns as fast as the geometric mean of f
+  double mean, deviation;
+  double token_share;  // of the variance that the token alone explains
+  std::vector<WordGate> slowest, fastest;
 };
 
 /// gate.json
@@ -69,13 +83,15 @@ struct RunRecord {
   std::filesystem::path experiment;  // the folder of the experiment it is part of, or empty
   std::optional<std::string> label;  // label.json
   std::int64_t order = kLast;        // among the labels of a report
-  std::string encoding, version, data_sha256;
+  std::string encoding, version, data_sha256, device, precision;
+  std::optional<double> memory_bytes;
   std::int64_t seed = 0, layers = 0, heads = 0, width = 0, vocabulary = 0, length = 0;
   Settings settings;
   std::int64_t steps = 0, training_tokens = 0;  // done
   std::vector<TrainingPoint> training;
   std::vector<ValidationPoint> validation;
   std::optional<EvaluationRecord> evaluation;
+  std::map<std::string, EvaluationRecord> further;  // by the protocol, other than evaluation.json's
   std::optional<GateRecord> gate;
 };
 

@@ -223,13 +223,23 @@ void Chart::end_values(std::vector<EndValue> values) {
   }
 }
 
-std::string Chart::svg() const {
-  return fmt::format(
-      "<svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"{}\">\n{}{}</svg>\n",
-      frame_.width, frame_.height, escape_html(description_), back_, body_);
+Drawing Chart::drawing() const {
+  return {frame_.width, frame_.height, description_, back_ + body_};
 }
 
-std::string bars_svg(const std::string& description, const std::vector<Bar>& bars) {
+std::string to_svg(const Drawing& drawing) {
+  return fmt::format(
+      "<svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"{}\">\n{}</svg>\n",
+      drawing.width, drawing.height, escape_html(drawing.description), drawing.elements);
+}
+
+std::string to_svg_at(const Drawing& drawing, double x, double y) {
+  return fmt::format(
+      "<svg x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.0f}\" height=\"{:.0f}\">\n{}</svg>\n", x, y,
+      drawing.width, drawing.height, drawing.elements);
+}
+
+Drawing bars_drawing(const std::string& description, const std::vector<Bar>& bars) {
   constexpr double kWidth = 480, kRow = 40, kMost = 310;
   double highest = 0.0;
   for (const Bar& bar : bars) {
@@ -253,9 +263,7 @@ std::string bars_svg(const std::string& description, const std::vector<Bar>& bar
                         length(bar.value) + 9, top + 28.5, escape_html(bar.text));
     top += kRow;
   }
-  return fmt::format(
-      "<svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"{}\">\n{}</svg>\n", kWidth,
-      top + 4, escape_html(description), body);
+  return {kWidth, top + 4, description, body};
 }
 
 }  // namespace carope

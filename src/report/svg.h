@@ -63,6 +63,18 @@ std::vector<Tick> number_ticks(const Axis& axis, int count);
 /// The sign of a slot, as a path around the origin.
 std::string mark_shape(int slot);
 
+/// A picture that stands inside a page, or with others in a file of its own.
+struct Drawing {
+  double width, height;     // of its view box
+  std::string description;  // is read to those who do not see it
+  std::string elements;
+};
+
+/// As an element of a page.
+std::string to_svg(const Drawing& drawing);
+/// As a part of another picture, at a place in it.
+std::string to_svg_at(const Drawing& drawing, double x, double y);
+
 /// What surrounds a chart, in the units of its view box.
 struct Frame {
   double width = 480, height = 300;
@@ -92,7 +104,7 @@ class Chart {
   /// Adds elements in the units of the view box.
   void add(const std::string& elements) { body_ += elements; }
 
-  std::string svg() const;
+  Drawing drawing() const;
 
  private:
   Frame frame_;
@@ -109,6 +121,6 @@ struct Bar {
   std::vector<double> parts;  // what the value is the mean of
 };
 
-std::string bars_svg(const std::string& description, const std::vector<Bar>& bars);
+Drawing bars_drawing(const std::string& description, const std::vector<Bar>& bars);
 
 }  // namespace carope

@@ -5,6 +5,8 @@
 #include <array>
 #include <cmath>
 
+#include "core/progress.h"
+
 namespace carope {
 namespace {
 
@@ -49,6 +51,14 @@ std::string escape_html(std::string_view text) {
   return escaped;
 }
 
+std::string markdown_cell(const std::string& text) {
+  std::string escaped;
+  for (const char c : escape_html(text)) {
+    escaped += c == '|' ? "\\|" : c == '\n' ? " " : std::string(1, c);
+  }
+  return escaped;
+}
+
 std::string perplexity_text(double perplexity) { return perplexity_text(perplexity, perplexity); }
 
 std::string perplexity_text(double number, double perplexity) {
@@ -76,6 +86,11 @@ std::string tick_text(double number) {
     }
   }
   return fmt::format("{:.6g}", number);
+}
+
+std::string short_number(double number) {
+  const std::string text = si(number, "");
+  return text.substr(0, text.find_last_not_of(' ') + 1);
 }
 
 std::string grouped(double number) {

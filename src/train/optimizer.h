@@ -29,6 +29,8 @@ class Optimizer {
   double step(Context& ctx, double learning_rate);
 
   std::int64_t steps() const { return steps_; }
+  /// What the moments take.
+  std::size_t bytes() const { return arena_.bytes(); }
 
   // What a checkpoint keeps.
   std::vector<NamedTensor> moments() const;

@@ -43,6 +43,11 @@ std::filesystem::path tokenizer_beside_data(const RunConfig& config) {
   return std::filesystem::path(config.data.path) / "tokenizer";
 }
 
+std::optional<Tokenizer> load_tokenizer_beside_data(const RunConfig& config) {
+  const std::filesystem::path beside = tokenizer_beside_data(config);
+  return std::filesystem::exists(beside) ? std::optional(Tokenizer::load(beside)) : std::nullopt;
+}
+
 std::unique_ptr<Loader> open_training(const RunConfig& config, std::int64_t first_step) {
   LoaderConfig loader = loader_config(config);
   loader.first_step = first_step;

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "data/loader/loader.h"
+#include "data/tokenizer/tokenizer.h"
 #include "model/gpt.h"
 #include "train/run_config.h"
 
@@ -13,6 +15,8 @@ void require_data(const RunConfig& config);
 
 /// The copy of the tokenizer that lies beside a run's data, as carope data prepare leaves it.
 std::filesystem::path tokenizer_beside_data(const RunConfig& config);
+/// That tokenizer, where there is one.
+std::optional<Tokenizer> load_tokenizer_beside_data(const RunConfig& config);
 
 /// What a run trains on, from a step on.
 std::unique_ptr<Loader> open_training(const RunConfig& config, std::int64_t first_step);

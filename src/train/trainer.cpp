@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/cuda.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
@@ -13,15 +14,22 @@
 namespace carope {
 namespace {
 
-/// Keeps what the run was made of: its configuration, this program's version and the data's hash.
-void describe_run(const RunConfig& config, const std::filesystem::path& folder) {
+/// Keeps what the run was made of: its configuration, this program's version and the data's hash;
+/// and what it takes: a device, and so much of its memory.
+void describe_run(const RunConfig& config, const Context& ctx, std::size_t memory,
+                  const std::filesystem::path& folder) {
   write_file(folder / "config.toml", to_toml(config.resolved));
   const std::filesystem::path manifest = std::filesystem::path(config.data.path) / "manifest.json";
   const nlohmann::ordered_json run{
       {"version", version()},
       {"seed", config.train.seed},
       {"data_manifest_sha256",
-       std::filesystem::exists(manifest) ? sha256_of_file(manifest) : std::string()}};
+       std::filesystem::exists(manifest) ? sha256_of_file(manifest) : std::string()},
+      {"device", ctx.device().kind == DeviceKind::kCuda
+                     ? cuda::devices().at(static_cast<std::size_t>(ctx.device().index)).name
+                     : fmt::format("CPU, {} threads", ctx.threads())},
+      {"precision", to_string(ctx.compute())},
+      {"memory_bytes", memory}};
   write_file(folder / "run.json", run.dump(2) + "\n");
 }
 
@@ -82,7 +90,8 @@ Trainer::Trainer(Context& ctx, const RunConfig& config, std::filesystem::path fo
         "{} holds a run already; give --resume to go on with it, or name another folder",
         folder_.string());
     model_.initialise(config.train.seed);
-    describe_run(config_, folder_);
+    describe_run(config_, ctx_, model_.bytes() + optimizer_.bytes() + activations_.bytes(),
+                 folder_);
   }
   loader_ = open_training(config_, state_.step);
   validation_ = open_validation(config_, config_.train.micro_batch);

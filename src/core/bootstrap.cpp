@@ -1,4 +1,4 @@
-#include "eval/bootstrap.h"
+#include "core/bootstrap.h"
 
 #include <algorithm>
 #include <cmath>
