@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs every test that needs a GPU, then a part of them under compute-sanitizer, then 200 steps of training on text beside
 # the CPU and PyTorch, and keeps a record.
-# usage: scripts/gpu-check.sh [build folder [record folder [token shards]]]
+# usage: scripts/gpu-check.sh [--only part] [build folder [record folder [token shards]]]
+#   part: tests, memcheck, racecheck, initcheck or curves, a few minutes each; all but tests are added to the record
 #   build folder: one with the program and the tests built; where none is given, the preset cuda is built
 #   record folder: gets gpu-check.txt and loss-curves.jsonl; docs/benchmarks/raw where none is given
 #   token shards: a folder of carope data prepare; where none is given, the training is left out. It needs a Python
@@ -9,10 +10,17 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-if [ $# -gt 3 ] || [[ ${1-} == -* ]]; then
-  sed -n '4,8s/^# //p' "$0" >&2
+parts='tests memcheck racecheck initcheck curves'
+only=$parts
+if [ "${1-}" = --only ]; then
+  only=${2-}
+  shift $(($# < 2 ? $# : 2))
+fi
+if [ $# -gt 3 ] || [[ ${1-} == -* ]] || [[ -z $only || " $parts " != *" $only "* ]]; then
+  sed -n '4,9s/^# //p' "$0" >&2
   exit 2
 fi
+has() { [[ " $only " == *" $1 "* ]]; }
 build=${1:-build/cuda}
 records=${2:-docs/benchmarks/raw}
 shards=${3-}
@@ -39,8 +47,10 @@ sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanit
 mkdir -p "$records"
 record=$records/gpu-check.txt
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+trap 'rm -f "$log" "$log".*' EXIT
+export log
 failures=0
+operations=nothing
 export OMP_WAIT_POLICY=passive
 
 note() { printf '%s\n' "$@" | tee -a "$record"; }
@@ -49,20 +59,41 @@ first_line() { "$@" 2>/dev/null | head -1 || true; }
 
 # What a log says in a few lines: the counts of tests, the sanitizer's verdict and the largest errors.
 summary() {
-  sed -n '/^largest relative errors/,/^\[=====/p' "$log" | sed '/^\[=====/d'
+  sed -n '/^largest relative errors/,/^\[=====/{/^\[=====/d;/^largest/d;/^operation/d;p}' "$log" |
+    awk '!($1 in f) || $2 + 0 > f[$1] + 0 { f[$1] = $2 } !($1 in g) || $3 + 0 > g[$1] + 0 { g[$1] = $3 }
+      END { for (name in f) printf "%-28s%12s%12s\n", name, f[name], g[name] }' | sort |
+    sed '1i largest relative errors: operation, forward, gradient'
   grep 'against' "$log" || true
   grep -E '^\[(=====|  PASSED|  SKIPPED|  FAILED).*|========= .*(SUMMARY|Error|Invalid|Uninit|hazard)' "$log" |
     sort | uniq -c | sort -rn | head -40 | sed 's/^ *1 //' || true
 }
 
+# Runs a command's tests in so many processes at once: what the GPU is compared with is computed on the CPU.
+in_shards() {
+  local count=$1 status=0 of=() shard
+  shift
+  export OMP_NUM_THREADS=$((($(nproc) + count - 1) / count)) GTEST_TOTAL_SHARDS=$count
+  for ((shard = 0; shard < count; ++shard)); do
+    GTEST_SHARD_INDEX=$shard "$@" >"$log.$shard" 2>&1 &
+    of+=($!)
+  done
+  for shard in "${!of[@]}"; do
+    wait "${of[shard]}" || status=$?
+    cat "$log.$shard"
+  done
+  return "$status"
+}
+export -f in_shards
+
 # Runs a command for at most so many seconds, and notes it, its time and what came of it. Tests that find no GPU skip
 # themselves, and a filter may match none: here either is a failure.
 check() {
-  local limit=$1 status=0 start=$SECONDS said
-  shift
+  local limit=$1 processes=$2 status=0 start=$SECONDS said
+  shift 2
   said=${*//"$tests"/tests}
-  note "" "\$ ${said//"$sanitizer"/compute-sanitizer}"
-  timeout "$limit" "$@" >"$log" 2>&1 || status=$?
+  said=${said//"$operations"/<a case or two of every operation>}
+  note "" "\$ ${said//"$sanitizer"/compute-sanitizer} ($processes processes)"
+  timeout "$limit" bash -c 'in_shards "$@"' - "$processes" "$@" >"$log" 2>&1 || status=$?
   summary | tee -a "$record"
   if grep -qE 'no GPU is present|^\[=+\] (Running )?0 tests' "$log"; then
     status=skipped
@@ -79,7 +110,10 @@ check() {
   esac
 }
 
-: >"$record"
+if has tests; then
+  : >"$record"
+fi
+note "" "parts:    $only"
 note "date:     $(date -u +%Y-%m-%d)"
 note "commit:   $(first_line git describe --always --dirty)"
 note "device:   $(nvidia-smi --query-gpu=name,memory.total --format=csv,noheader | head -1)"
@@ -87,37 +121,100 @@ note "driver:   $(nvidia-smi --query-gpu=driver_version --format=csv,noheader | 
 note "compiler: $(sed -n 's/^CMAKE_CUDA_COMPILER_VERSION:[^=]*=//p;s/^set(CMAKE_CUDA_COMPILER_VERSION "\(.*\)")/CUDA \1/p' \
   "$build"/CMakeCache.txt "$build"/CMakeFiles/*/CMakeCUDACompiler.cmake 2>/dev/null | head -1), $(first_line c++ --version)"
 
-check 120 "$tests/core_test" --gtest_brief=1
-check 900 "$tests/cuda_ops_test" --gtest_brief=1
-check 600 "$tests/cuda_model_test" --gtest_brief=1
-check 600 "$tests/cuda_token_pass_test" --gtest_brief=1
-check 300 "$tests/attention_through_test" --gtest_brief=1
-check 300 "$tests/golden_test" --gtest_brief=1 '--gtest_filter=PyTorchOnCuda/*'
-
-if [ -z "$sanitizer" ]; then
-  note "" "FAILED: compute-sanitizer was not found; it comes with the CUDA toolkit"
-  failures=$((failures + 1))
-else
-  # Every operation at the small shapes, and attention where tiles are full.
-  operations='Sweep/CudaOps.MatchesReference/*:Training/CudaOps.MatchesReference/attention_*_own_B2_T1*_H2_D64'
-  # Races need more time a launch: one type is enough where kernels are the same but for it.
-  races='Sweep/CudaOps.MatchesReference/*_bf16_own_*:Sweep/CudaOps.MatchesReference/attention_f32*'
-  races+=':Training/CudaOps.MatchesReference/attention_bf16_own_B2_T129_H2_D64'
-  # The operations' tests fill all memory with NaN; what a model leaves unwritten shows in its own memory.
-  models='*/CudaModel.*/carope_documents_D*:*/CudaModel.*/learnable_D*:*/CudaDecoding.*/carope_embedding_D64_*'
-  training='*/CudaTraining.GivesTheSameBitsAgain/*'
-  run=("$sanitizer" --error-exitcode 1 --print-limit 20 --tool)
-  check 900 "${run[@]}" memcheck "$tests/cuda_ops_test" --gtest_brief=1 "--gtest_filter=$operations"
-  check 600 "${run[@]}" memcheck "$tests/cuda_model_test" --gtest_brief=1 "--gtest_filter=$models"
-  check 900 "${run[@]}" racecheck "$tests/cuda_ops_test" --gtest_brief=1 "--gtest_filter=$races"
-  check 600 "${run[@]}" memcheck "$tests/cuda_token_pass_test" --gtest_brief=1 '--gtest_filter=*/carope_H4_D32'
-  check 600 "${run[@]}" initcheck "$tests/cuda_model_test" --gtest_brief=1 "--gtest_filter=$models:$training"
+if has tests; then
+  check 120 1 "$tests/core_test" --gtest_brief=1
+  check 900 4 "$tests/cuda_ops_test" --gtest_brief=1
+  check 600 4 "$tests/cuda_model_test" --gtest_brief=1
+  check 600 2 "$tests/cuda_token_pass_test" --gtest_brief=1
+  check 300 4 "$tests/attention_through_test" --gtest_brief=1
+  check 300 1 "$tests/golden_test" --gtest_brief=1 '--gtest_filter=PyTorchOnCuda/*'
 fi
 
-if [ -z "$shards" ]; then
+# A tool's run of some tests.
+sanitize() {
+  local tool=$1 limit=$2 processes=$3 program=$4 filter=$5
+  check "$limit" "$processes" "$sanitizer" --tool "$tool" --error-exitcode 1 --print-limit 20 \
+    "$tests/$program" --gtest_brief=1 "--gtest_filter=$filter"
+}
+
+if [ -z "$sanitizer" ] && [[ $only == *check* ]]; then
+  note "" "FAILED: compute-sanitizer was not found; it comes with the CUDA toolkit"
+  failures=$((failures + 1))
+  only=${only/memcheck racecheck initcheck/}
+  only=${only/%*check/}
+elif [[ $only == *check* ]]; then
+  note "sanitizer: $("$sanitizer" --version | grep -i version | head -1)"
+fi
+
+# A case or two of every operation, in fp32 and in bf16, so that each kernel runs; joined into a filter below.
+some_of_all='
+  Sweep linear rows65_in33_out130 rows1_in72_out37 rows19_in21_out32_by_row rows2_in8_out8201_no_bias
+  Sweep mlp rows70_width12_hidden70_scale1 rows70_width13_hidden71_scale1_by_row
+  Sweep gelu rows70_*
+  Sweep layer_norm rows130_width33 rows17_width24 rows9_width1000
+  Sweep residual_norm rows130_in5_width33 rows17_in32_width24_accumulate rows4_in24_width64_by_row
+  Sweep gated_norm rows7_width40_heads12 rows8_width40_heads20
+  Sweep embedding B3_T65_*
+  Sweep add_positions B2_T17_documents_*_positions20
+  Sweep add_sinusoid B2_T17_documents_*_width10
+  Sweep cross_entropy rows65_*
+  Sweep classifier rows130_* rows10_width6_classes19_chunk4_ignore3_accumulate
+  Sweep rotary B1_T20_documents_0_9_H2_P32_* B2_T17_H3_P5_base100
+  Sweep carope B1_T20_documents_0_9_H2_P32_*exponent0 B1_T65_H3_P9_chunk7_exponent1 B1_T130_H1_P32_chunk64_exponent0
+  Sweep carope_pieces B3_T30_H2_P5_chunk7_*
+  Sweep carope_gate_backward B1_T257_H2_P32_chunk512_exponent0 B1_T50_documents_*_P16_*exponent0
+  Sweep attention B2_T65_H3_D5 B2_T65_H3_D5_slopes B1_T70_H2_D16_scale4 B2_T200_documents_* B2_T9_H2_D64
+  Sweep attention_cached B2_T130_H3_D6_pieces_* B2_T17_H3_D6_slopes_pieces_9_1_1_6
+  Sweep gate rows17_in20_out9_no_bias rows300_in7_out2_by_row rows4_in700_out3_no_bias
+  Sweep scores rows17_in20_out9_no_bias rows19_in21_out33_no_bias_by_row
+  Sweep adamw 40003_* 100_*
+  Sweep gradient_norm 5_40003_*
+  Sweep sum *
+  Training attention B2_T128_H2_D64 B2_T129_H2_D64 B2_T130_H2_D128
+  Training attention_cached B2_T302_* B2_T543_*
+  Training mlp rows256_* rows1024_*
+  Training gated_norm rows100_width768_heads12
+  Training gate rows700_in768_out19
+'
+operations=''
+while read -r suite operation cases; do
+  read -ra cases <<<"$cases"
+  for case in "${cases[@]}"; do
+    operations+=:$suite/CudaOps.MatchesReference/${operation}_f32_own_$case
+    operations+=:$suite/CudaOps.MatchesReference/${operation}_bf16_own_$case
+  done
+done < <(sed '/^$/d' <<<"$some_of_all")
+operations=${operations#:}
+# The attention that rotates, with every input it takes, where blocks use each place in shared memory again.
+through='*/ThroughOnGpu.*StepByStep/B3_T384_H1:*/ThroughOnGpu.GivesWhat*StepByStep/B12_T128_H12'
+through+=':*/ThroughOnGpu.Rotates*StepByStep/B23_T256_H12'
+token='*/CudaTokenPass.*/carope_H4_D32'
+models='*/CudaModel.L*/carope_documents_D*:*/CudaModel.L*/learnable_D*'
+
+if has memcheck; then
+  sanitize memcheck 300 4 cuda_ops_test "$operations"
+  sanitize memcheck 120 2 attention_through_test "$through"
+  sanitize memcheck 240 4 cuda_model_test "$models:*/CudaDecoding.PiecesEqual*/carope_embedding_D64_*"
+  sanitize memcheck 240 1 cuda_token_pass_test "$token"
+fi
+if has racecheck; then
+  sanitize racecheck 420 4 cuda_ops_test "$operations"
+  sanitize racecheck 240 2 attention_through_test "$through"
+fi
+if has initcheck; then
+  # The operations' tests fill all memory with NaN; what a model leaves unwritten shows in its own memory. In fp32
+  # alone: of products in bf16 the tool does not see what their tiles' copies to memory write, up to CUDA 13.0
+  # (CudaModel.ReadsOnlyWhatItHasWritten is about both).
+  note "" "initcheck: models in fp32 alone; it does not see what cuBLASLt's products in bf16 write (copies of tiles)"
+  sanitize initcheck 420 4 cuda_model_test \
+    '*/CudaModel.L*/carope_documents_D*_f32:*/CudaModel.L*/learnable_D*_f32:*/CudaDecoding.P*/carope_embedding_D64_f32'
+  sanitize initcheck 240 2 attention_through_test "$through"
+fi
+
+if has curves && [ -z "$shards" ]; then
   note "" "loss curves: left out, no token shards were given"
-else
-  check 900 "${CAROPE_PYTHON:-python3}" bench/loss_curves.py --data "$shards" --carope "$build/carope" \
+elif has curves; then
+  check 900 1 "${CAROPE_PYTHON:-python3}" bench/loss_curves.py --data "$shards" --carope "$build/carope" \
     --out "$records/loss-curves.jsonl"
 fi
 

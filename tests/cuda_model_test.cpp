@@ -153,6 +153,31 @@ TEST_P(CudaModel, LossAndGradientsMatchTheCpu) {
   RecordProperty("largest_error", fmt::format("{:.1e}", largest));
 }
 
+/// Tools that watch memory do not see all that the libraries' products write. So this fills it with
+/// NaN, or with other numbers: nothing may depend on it.
+TEST_P(CudaModel, ReadsOnlyWhatItHasWritten) {
+  RandomBatch batch = data();
+  DeviceModel model = on_cuda();
+  Activations memory = plan(model, Purpose::kTraining);
+  const auto results_over = [&](unsigned char filling) {
+    const std::vector<unsigned char> bytes(memory.bytes(), filling);
+    copy_from_host(memory.embedding.raw(), bytes.data(), bytes.size(), model.ctx().device());
+    std::vector<std::vector<float>> results{
+        {static_cast<float>(model.loss_and_gradients(batch.view(), memory))}};
+    for (const Parameter& parameter : model.parameters()) {
+      if (parameter.gradient) {
+        results.push_back(read(parameter.gradient));
+      }
+    }
+    return results;
+  };
+  const auto expected = results_over(0);
+  const auto found = results_over(0xff);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(same_bits(found[i], expected[i])) << "result " << i;
+  }
+}
+
 TEST_P(CudaModel, LogitsMatchTheCpu) {
   RandomBatch batch = data();
   DeviceModel cpu = on_cpu();

@@ -24,13 +24,6 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
   const int first_column = lane % 4 * 2;
   const Rows64 own_gradients{shared_address(shared.score_gradients[group])};
   WarpStage* const staged = shared.staged + group * kConsumerWarps / kGroups;
-  const auto free = [&](const std::uint64_t& barrier) {
-    __syncwarp();
-    if (lane == 0) {
-      barrier_at(barrier).arrive();
-    }
-  };
-
   if (group == 1) {
     pass_by<kConsumers>(read_by(1));  // so that the first tile's score gradients may be written
   }
@@ -44,10 +37,10 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
       barrier_at(shared.filled[n % kStages]).wait(n / kStages);
       load_left_factor(k, Rows64{shared_address(keys[group])});
       load_left_factor(v, Rows64{shared_address(shared.values[group])});
-      free(shared.values_free);
+      barrier_at(shared.values_free).arrive();
       if (group == 1) {
         pass_by<kConsumers>(written_for(0));
-        free(shared.free[n % kStages]);
+        barrier_at(shared.free[n % kStages]).arrive();
         ++n;
         barrier_at(shared.filled[n % kStages]).wait(n / kStages);
       }
@@ -123,7 +116,7 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
         if (!adds_dq) {
           pass_by<kConsumers>(written_for(1 - group));
           start_next_and_wait_for_others();
-          free(shared.free[stage]);
+          barrier_at(shared.free[stage]).arrive();
         } else {
           GroupSums dq;
           const auto start = [&](int part) {
@@ -131,6 +124,11 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
                 dq, SharedFactor::along_sum(shared_address(shared.score_gradients[part])),
                 SharedFactor::along_sum(shared_address(keys[part])), part > 0);
           };
+          LaneTurns<Way> turns;
+          constexpr bool kFromMemory = Way::kTurn == Turn::kPhases;
+          if (kFromMemory && tile == diagonal) {
+            turns.load(input, p, head, tile);  // they come while dq is computed
+          }
           wait_at<kConsumers>(written_for(group));
           if (tile > kGroups * block) {
             begin_products();
@@ -147,7 +145,7 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
           pass_by<kConsumers>(read_by(group));
           const bool needs_queries = Way::kTorque && tile == diagonal;
           if (!needs_queries) {
-            free(shared.free[stage]);
+            barrier_at(shared.free[stage]).arrive();
           }
           float4* const of_warp =
               shared.query_gradients[max(tile - kGroups, group)] + 8 * kWarp * warp;
@@ -158,8 +156,9 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
           if (tile != diagonal) {
             keep(dq, kept);
           } else if constexpr (Way::kGoesOn) {
-            LaneTurns<Way> turns;
-            turns.load(input, p, head, tile);
+            if constexpr (!kFromMemory) {
+              turns.load(input, p, head, tile);
+            }
             scale_by(dq, p.scale);
             if (needs_queries) {
               const int thread = read_thread();
@@ -169,7 +168,7 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
               LaneTorque<Way> torque;
               torque.set(query, dq);
               torque.leave(staged);
-              free(shared.free[stage]);
+              barrier_at(shared.free[stage]).arrive();
             }
             turns.undo(dq);
             // What waited there has been added: it is the warp's until another tile waits there.
@@ -184,7 +183,7 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
         settle(dk);
         settle(dv);
       }
-      free(shared.keys_free[blocks % 2]);
+      barrier_at(shared.keys_free[blocks % 2]).arrive();
       bf16* const key_gradients = tile_of(g.dk, p, head, diagonal);
       bf16* const value_gradients = tile_of(g.dv, p, head, diagonal);
       if constexpr (Way::kGoesOn) {

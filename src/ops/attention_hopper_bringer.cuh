@@ -36,13 +36,12 @@ struct Turns {
 };
 
 __device__ inline void init_barriers(ForwardMemory& shared) {
-  constexpr int kGroupWarps = kConsumerWarps / kGroups;
   for (int i = 0; i < kSlots; ++i) {
     barrier_at(shared.filled[i]).init(kGroupThreads);
-    barrier_at(shared.free[i]).init(kConsumerWarps);
+    barrier_at(shared.free[i]).init(kConsumers);
   }
   for (auto& barrier : shared.queries_free) {
-    barrier_at(barrier).init(kGroupWarps);
+    barrier_at(barrier).init(kGroupThreads);
   }
 }
 

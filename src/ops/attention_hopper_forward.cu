@@ -106,12 +106,7 @@ class Attender {
   __device__ void wait_for_tile(int n) const {
     barrier_at(shared_.filled[n % kSlots]).wait(n / kSlots);
   }
-  __device__ void release(const std::uint64_t& barrier) const {
-    __syncwarp();
-    if (lane_ == 0) {
-      barrier_at(barrier).arrive();
-    }
-  }
+  static __device__ void release(const std::uint64_t& barrier) { barrier_at(barrier).arrive(); }
 
   /// Attends from the queries of a tile, to which all tiles up to it have come. `releases`: whether
   /// these are the group's last queries of the head.

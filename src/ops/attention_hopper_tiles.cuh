@@ -150,15 +150,17 @@ struct TileTerms {
   }
 };
 
+/// Every thread arrives for itself: one that arrived for its warp would hide the others from tools
+/// that look for races.
 __device__ inline void init_barriers(SharedMemory& shared) {
   for (int i = 0; i < kStages; ++i) {
     barrier_at(shared.filled[i]).init(kGroupThreads);
-    barrier_at(shared.free[i]).init(kConsumerWarps);
+    barrier_at(shared.free[i]).init(kConsumers);
   }
   for (const std::uint64_t& barrier : shared.keys_free) {
-    barrier_at(barrier).init(kConsumerWarps);
+    barrier_at(barrier).init(kConsumers);
   }
-  barrier_at(shared.values_free).init(kConsumerWarps);
+  barrier_at(shared.values_free).init(kConsumers);
 }
 
 /// The copying group: starts the copies of a tile, then waits for those of the tile before.
