@@ -3,125 +3,166 @@
 
 usage: bench/loss_curves.py --data SHARDS [--carope build/cuda/carope] [--out loss_curves.jsonl]
 
-SHARDS is a folder of carope data prepare. A model small enough for a CPU is trained by every engine in fp32 and bf16,
-gpt-small by the GPU and PyTorch in bf16; all begin with the same weights and read the same batches. Writes a line
-a step, prints how far each curve is from the first of its model, and ends with status 1 if one is too far.
+SHARDS is a folder of carope data prepare. All engines begin with the same weights and read the same batches.
+- A model small enough for a CPU in fp32: every engine's curve must lie on the CPU's.
+- The same in bf16, where rounding soon sends every training its own way: over several seeds, the GPU's curves must be
+  no farther from its fp32 curves than twice PyTorch's, and on average neither above nor below them more than PyTorch's.
+- gpt-small in bf16, where batches are large enough: the GPU's curve must lie on PyTorch's.
+Writes a line a step, prints how far each curve is, and ends with status 1 if one is too far.
 """
 
 import argparse
 import json
+import math
+import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 STEPS = 200
-# Rounding makes two trainings part slowly; a wrong gradient makes them part at once, or all in one direction.
-BOUNDS = {"fp32": (1e-3, 1e-4), "bf16": (3e-2, 3e-3)}  # of a step's difference, and of their mean
+SEEDS = range(1, 7)  # of the trainings in bf16
 
 
-@dataclass
-class Engine:
-    name: str
-    precision: str
-    carope: list[str] | None = None  # options of carope train
-    pytorch: list[str] | None = None  # options of peer_losses.py
-
-
-@dataclass
+@dataclass(frozen=True)
 class Model:
     name: str
     settings: list[str]
     batch_tokens: int
-    engines: list[Engine]  # the first is what the others are compared with
+
+
+@dataclass(frozen=True)
+class Engine:
+    name: str
+    carope: list[str] | None = None  # options of carope train
+    pytorch: list[str] | None = None  # options of peer_losses.py
 
 
 SMALL = ["--model.layers", "4", "--model.heads", "4", "--model.width", "256", "--model.length", "256"]
 SMALL += ["--model.vocabulary", "50304", "--train.micro_batch", "8"]
-MODELS = [
-    Model(
-        "4 layers of 256",
-        SMALL,
-        2048,
-        [
-            Engine("CPU", "fp32", carope=["--device", "cpu"]),
-            Engine("GPU", "fp32", carope=["--device", "cuda", "--precision", "fp32"]),
-            Engine("PyTorch", "fp32", pytorch=["--fp32", "--compile-mode", "none"]),
-            Engine("GPU", "bf16", carope=["--device", "cuda", "--precision", "bf16"]),
-            Engine("PyTorch", "bf16", pytorch=["--weights", "bf16", "--compile-mode", "none"]),
-        ],
-    ),
-    Model(
-        "gpt-small",
-        ["--config", "gpt-small", "--train.micro_batch", "64"],
-        65536,
-        [
-            Engine("PyTorch", "bf16", pytorch=["--weights", "bf16"]),
-            Engine("GPU", "bf16", carope=["--device", "cuda", "--precision", "bf16"]),
-        ],
-    ),
-]
+FOR_CPU = Model("4 layers of 256", SMALL, 2048)
+GPT_SMALL = Model("gpt-small", ["--config", "gpt-small", "--train.micro_batch", "64"], 65536)
+
+CPU = Engine("CPU fp32", carope=["--device", "cpu"])
+GPU_FP32 = Engine("GPU fp32", carope=["--device", "cuda", "--precision", "fp32"])
+GPU_BF16 = Engine("GPU bf16", carope=["--device", "cuda", "--precision", "bf16"])
+PYTORCH_FP32 = Engine("PyTorch fp32", pytorch=["--fp32", "--compile-mode", "none"])
+PYTORCH_BF16 = Engine("PyTorch bf16", pytorch=["--weights", "bf16", "--compile-mode", "none"])
+PYTORCH_COMPILED = Engine("PyTorch bf16", pytorch=["--weights", "bf16"])
+
+Curve = list[float]
 
 
-class Curves:
-    """Trains one model with one encoding."""
+class Trainings:
+    """Trainings of one model with one encoding and seed, in a folder of their own."""
 
-    def __init__(self, options: argparse.Namespace, model: Model, encoding: str, folder: Path) -> None:
-        self.options, self.model, self.folder = options, model, folder
+    def __init__(self, options: argparse.Namespace, model: Model, encoding: str, seed: int, folder: Path) -> None:
+        self.carope, self.model, self.folder = options.carope, model, folder
         self.settings = [*model.settings, "--position.encoding", encoding, "--data.path", str(options.data)]
         self.settings += ["--data.order", "sequential", "--train.batch_tokens", str(model.batch_tokens)]
         self.settings += ["--train.warmup_steps", "20", "--train.validate_tokens", str(model.batch_tokens)]
+        self.settings += ["--train.seed", str(seed)]
 
     def train(self, name: str, extra: list[str], steps: int) -> Path:
-        run = self.folder / name
+        run = self.folder / name.replace(" ", "-")
         tokens = ["--train.tokens", str(steps * self.model.batch_tokens)]
-        command = [str(self.options.carope), "train", "--out", str(run), *self.settings, *tokens, *extra]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        command = [str(self.carope), "train", "--out", str(run), *self.settings, *tokens, *extra]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         return run
 
-    def ours(self, engine: Engine) -> list[float]:
-        run = self.train(f"{engine.name}-{engine.precision}", engine.carope or [], STEPS)
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        return [line["loss"] for line in lines if "loss" in line]
-
-    def theirs(self, engine: Engine, followed: Path, init: Path) -> list[float]:
-        command = [sys.executable, str(Path(__file__).with_name("peer_losses.py")), str(followed)]
-        command += ["--init", str(init), *(engine.pytorch or [])]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        return [json.loads(line)["pytorch"] for line in done.stdout.splitlines()]
-
-    def all(self) -> list[list[float]]:
-        still = ["--train.learning_rate", "0", "--train.final_learning_rate", "0"]
-        init = self.train("init", [*still, "--device", "cuda"], 1)
-        weights = init / "checkpoints" / "step-00000001" / "model.safetensors"
-        ours = {id(engine): self.ours(engine) for engine in self.model.engines if engine.carope is not None}
-        # PyTorch reads what to do from the folder of one of our runs.
-        first = next(engine for engine in self.model.engines if engine.carope is not None)
-        followed = self.folder / f"{first.name}-{first.precision}"
+    def curves(self, engines: list[Engine]) -> list[Curve]:
+        """The losses of each; PyTorch reads what to do from the folder of one of ours."""
+        still = ["--train.learning_rate", "0", "--train.final_learning_rate", "0", "--device", "cuda"]
+        init = self.train("init", still, 1) / "checkpoints" / "step-00000001" / "model.safetensors"
+        runs = {engine.name: self.train(engine.name, engine.carope, STEPS) for engine in engines if engine.carope}
+        followed = next(iter(runs.values()))
         return [
-            ours[id(engine)] if id(engine) in ours else self.theirs(engine, followed, weights)
-            for engine in self.model.engines
+            read_losses(runs[engine.name]) if engine.carope else follow(followed, init, engine.pytorch or [])
+            for engine in engines
         ]
 
 
-def compare(model: Model, encoding: str, curves: list[list[float]]) -> bool:
-    """Prints a line a curve; returns whether all are near the first."""
-    near = True
-    base, reference = model.engines[0], curves[0]
-    for engine, curve in zip(model.engines[1:], curves[1:]):
-        differences = [a - b for a, b in zip(curve, reference)]
-        largest, mean = max(map(abs, differences)), sum(differences) / len(differences)
-        bounds = BOUNDS["bf16" if "bf16" in (base.precision, engine.precision) else "fp32"]
-        good = len(curve) == len(reference) == STEPS and largest <= bounds[0] and abs(mean) <= bounds[1]
-        near = near and good
-        print(
-            f"{model.name}, {encoding}: {engine.name} {engine.precision} against {base.name} {base.precision}: "
-            f"loss {curve[0]:.4f} to {curve[-1]:.4f}; differences: largest {largest:.1e} (at most {bounds[0]:g}), "
-            f"mean {mean:+.1e} (at most {bounds[1]:g}): {'the same' if good else 'NOT THE SAME'}",
-            flush=True,
+def read_losses(run: Path) -> Curve:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def follow(run: Path, init: Path, options: list[str]) -> Curve:
+    """The losses of PyTorch, which repeats a run."""
+    command = [sys.executable, str(Path(__file__).with_name("peer_losses.py")), str(run), "--init", str(init), *options]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return [json.loads(line)["pytorch"] for line in done.stdout.splitlines()]
+
+
+def differences(curve: Curve, base: Curve) -> Curve:
+    if not len(curve) == len(base) == STEPS:
+        raise SystemExit(f"loss_curves: {len(curve)} and {len(base)} steps instead of {STEPS}")
+    return [a - b for a, b in zip(curve, base)]
+
+
+def root_mean_square(values: list[float]) -> float:
+    return math.sqrt(statistics.fmean(value * value for value in values))
+
+
+class Comparison:
+    """Trains, keeps all losses and says what is not as it should be."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.options, self.folder, self.good = options, folder, True
+
+    def curves(self, model: Model, encoding: str, engines: list[Engine], seed: int = 1) -> list[Curve]:
+        folder = self.folder / f"{model.name}-{encoding}-{seed}-{engines[0].name}"
+        try:
+            curves = Trainings(self.options, model, encoding, seed, folder).curves(engines)
+        except subprocess.CalledProcessError as failure:
+            raise SystemExit(f"loss_curves: {' '.join(failure.cmd)}:\n{failure.stderr[-2000:]}") from None
+        with self.options.out.open("a") as out:
+            for step, losses in enumerate(zip(*curves), start=1):
+                line = {"model": model.name, "encoding": encoding, "seed": seed, "step": step}
+                out.write(json.dumps(line | {engine.name: loss for engine, loss in zip(engines, losses)}) + "\n")
+        return curves
+
+    def say(self, what: str, good: bool) -> None:
+        self.good = self.good and good
+        print(f"{what}: {'the same' if good else 'NOT THE SAME'}", flush=True)
+
+    def lie_on_the_first(self, model: Model, encoding: str, engines: list[Engine], largest: float, mean: float) -> None:
+        """Rounding makes two trainings part slowly; a wrong gradient makes them part at once, or in one direction."""
+        base, *others = self.curves(model, encoding, engines)
+        for engine, curve in zip(engines[1:], others):
+            apart = differences(curve, base)
+            farthest, average = max(map(abs, apart)), statistics.fmean(apart)
+            self.say(
+                f"{model.name}, {encoding}: {engine.name} against {engines[0].name}: "
+                f"loss {curve[0]:.4f} to {curve[-1]:.4f}; differences: largest {farthest:.1e} (at most {largest:g}), "
+                f"mean {average:+.1e} (at most {mean:g})",
+                farthest <= largest and abs(average) <= mean,
+            )
+
+    def part_as_pytorch_does(self, model: Model, encoding: str) -> None:
+        """How far bf16 goes from fp32, ours and PyTorch's, over several seeds."""
+        engines = [GPU_FP32, GPU_BF16, PYTORCH_BF16]
+        with ThreadPoolExecutor(self.options.at_once) as pool:
+            all_curves = list(pool.map(lambda seed: self.curves(model, encoding, engines, seed), SEEDS))
+        ours = [differences(curves[1], curves[0]) for curves in all_curves]
+        theirs = [differences(curves[2], curves[0]) for curves in all_curves]
+        for seed, our, their in zip(SEEDS, ours, theirs):
+            print(f"  seed {seed}: bf16 less fp32: GPU {describe(our)}; PyTorch {describe(their)}")
+        ratio = root_mean_square(sum(ours, [])) / root_mean_square(sum(theirs, []))
+        gaps = [statistics.fmean(our) - statistics.fmean(their) for our, their in zip(ours, theirs)]
+        gap, error = statistics.fmean(gaps), statistics.stdev(gaps) / math.sqrt(len(gaps))
+        self.say(
+            f"{model.name}, {encoding}, {len(ours)} seeds: the GPU's bf16 is {ratio:.2f} times as far from fp32 "
+            f"as PyTorch's (at most 2); its losses less PyTorch's: {gap:+.1e}, standard error {error:.1e} "
+            "(at most 3 of them)",
+            ratio <= 2.0 and abs(gap) <= 3.0 * error,
         )
-    return near
+
+
+def describe(apart: Curve) -> str:
+    return f"root mean square {root_mean_square(apart):.1e}, mean {statistics.fmean(apart):+.1e}"
 
 
 def main() -> None:
@@ -129,23 +170,18 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of token shards")
     parser.add_argument("--carope", type=Path, default=Path("build/cuda/carope"), help="the program")
     parser.add_argument("--encodings", type=lambda text: text.split(","), default=["carope"])
+    parser.add_argument("--at-once", type=int, default=3, help="seeds that are trained at once; by default 3")
     parser.add_argument("--out", type=Path, default=Path("loss_curves.jsonl"), help="all losses, a line a step")
     options = parser.parse_args()
-    near = True
-    with options.out.open("w") as out, tempfile.TemporaryDirectory() as folder:
-        for model in MODELS:
-            for encoding in options.encodings:
-                try:
-                    curves = Curves(options, model, encoding, Path(folder) / f"{model.name}-{encoding}").all()
-                except subprocess.CalledProcessError as failure:
-                    tail = failure.stderr if isinstance(failure.stderr, str) else failure.stderr.decode()
-                    raise SystemExit(f"loss_curves: {' '.join(failure.cmd)}:\n{tail[-2000:]}") from None
-                names = [f"{engine.name} {engine.precision}" for engine in model.engines]
-                for step, losses in enumerate(zip(*curves), start=1):
-                    line = {"model": model.name, "encoding": encoding, "step": step} | dict(zip(names, losses))
-                    out.write(json.dumps(line) + "\n")
-                near = compare(model, encoding, curves) and near
-    raise SystemExit(0 if near else 1)
+    options.out.write_text("")
+    with tempfile.TemporaryDirectory() as folder:
+        comparison = Comparison(options, Path(folder))
+        for encoding in options.encodings:
+            fp32 = [CPU, GPU_FP32, PYTORCH_FP32]
+            comparison.lie_on_the_first(FOR_CPU, encoding, fp32, largest=1e-3, mean=1e-4)
+            comparison.part_as_pytorch_does(FOR_CPU, encoding)
+            comparison.lie_on_the_first(GPT_SMALL, encoding, [PYTORCH_COMPILED, GPU_BF16], largest=3e-2, mean=3e-3)
+    raise SystemExit(0 if comparison.good else 1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Compares every gradient of a training on real text with PyTorch's in fp32: how much does each arithmetic lose?
+
+usage: bench/gradient_errors.py --data SHARDS [--carope build/cuda/carope] [--encodings rope,carope] [--step 41]
+
+Trains a small model in fp32 on the GPU, and takes one step from the same weights and moments on the same batch again in
+each arithmetic. Gradients follow from the first moments before and after it. Prints a line a parameter, and ends with
+status 1 unless fp32 is exact and our bf16 loses no more than PyTorch's: over all parameters, and at most three times as
+much in any one.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from peer.data import SequentialBatches, read_config, read_safetensors
+from peer.model import Shape
+from peer.trainer import AdamW, Method, Trainer
+
+ROWS, LENGTH = 8, 256
+MODEL = ["--model.layers", "4", "--model.heads", "4", "--model.width", "256", "--model.length", str(LENGTH)]
+MODEL += ["--model.vocabulary", "50304", "--train.micro_batch", str(ROWS), "--train.batch_tokens", str(ROWS * LENGTH)]
+MODEL += ["--train.warmup_steps", "20", "--train.validate_tokens", str(ROWS * LENGTH), "--data.order", "sequential"]
+MODEL += ["--train.checkpoint_every", "1", "--train.keep", "2"]
+FP32 = 2e-5  # of a gradient's norm
+MOMENT = ".first_moment"
+
+Gradients = dict[str, torch.Tensor]
+
+
+class Run:
+    """A training in fp32 up to a step, and that step again in other arithmetics."""
+
+    def __init__(self, options: argparse.Namespace, encoding: str, folder: Path) -> None:
+        self.options, self.encoding, self.begun = options, encoding, folder / "fp32"
+        tokens = ["--train.tokens", str(options.step * ROWS * LENGTH), "--data.path", str(options.data)]
+        self.train(self.begun, [*MODEL, *tokens, "--position.encoding", encoding, "--precision", "fp32"])
+        self.config = read_config(self.begun / "config.toml")
+
+    def train(self, folder: Path, extra: list[str]) -> None:
+        command = [str(self.options.carope), "train", "--out", str(folder), "--device", self.options.device, *extra]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"gradient_errors: {' '.join(command)}:\n{done.stdout[-2000:]}")
+
+    def checkpoint(self, folder: Path, step: int) -> Path:
+        return folder / "checkpoints" / f"step-{step:08d}"
+
+    def moments(self, folder: Path, step: int) -> Gradients:
+        tensors = read_safetensors(self.checkpoint(folder, step) / "optimizer.safetensors")
+        return {name.removesuffix(MOMENT): value for name, value in tensors.items() if name.endswith(MOMENT)}
+
+    def ours(self, folder: Path) -> Gradients:
+        beta = self.config["optimizer"]["beta1"]
+        before = self.moments(self.begun, self.options.step - 1)
+        after = self.moments(folder, self.options.step)
+        return {name: (after[name] - beta * before[name]) / (1 - beta) for name in after}
+
+    def ours_again(self, extra: list[str]) -> Gradients:
+        """Of the last step in another arithmetic."""
+        folder = self.begun.with_name("again")
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.begun, folder)
+        shutil.rmtree(self.checkpoint(folder, self.options.step))
+        self.train(folder, ["--resume", *extra])
+        return self.ours(folder)
+
+    def pytorch(self, method: Method) -> Gradients:
+        batches = SequentialBatches(self.options.data, ROWS, LENGTH)
+        weights = self.checkpoint(self.begun, self.options.step - 1) / "model.safetensors"
+        adamw = AdamW(**self.config["optimizer"])
+        trainer = Trainer(Shape.of(self.config["model"]), self.encoding, batches, ROWS, method, adamw, weights)
+        tokens, targets = (trainer.to_device(part) for part in batches.batch(self.options.step - 1))
+        with trainer.arithmetic():
+            loss = trainer.loss(tokens, targets)
+        loss.backward()
+        trainer.add_rounded_gradients()
+        named = trainer.model.named_parameters()
+        gradients = {name: trainer.rounded.get(value, value).grad.double().cpu() for name, value in named}
+        norm = joined(gradients).norm().item()
+        return {name: gradient / max(1.0, norm / adamw.clip) for name, gradient in gradients.items()}
+
+
+def joined(gradients: Gradients) -> torch.Tensor:
+    return torch.cat([gradients[name].flatten().double() for name in sorted(gradients)])
+
+
+def error(gradient: torch.Tensor, reference: torch.Tensor) -> float:
+    reference = reference.flatten().double()
+    return ((gradient.flatten().double() - reference).norm() / reference.norm()).item()
+
+
+def compare(options: argparse.Namespace, encoding: str) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(options, encoding, Path(folder))
+        gradients = {"fp32": run.ours(run.begun)}
+        reference = run.pytorch(Method(options.device, fp32=True, compile_mode="none"))
+        if options.device == "cuda":
+            gradients["bf16"] = run.ours_again(["--precision", "bf16"])
+            gradients["PyTorch bf16"] = run.pytorch(Method(weights="bf16", compile_mode="none"))
+            gradients["PyTorch autocast"] = run.pytorch(Method(compile_mode="none"))
+    print(f"{encoding}, step {options.step}: errors of gradients against PyTorch's in fp32")
+    print("parameter".ljust(32), *[name.rjust(16) for name in gradients])
+    errors = {name: {kind: error(g[name], reference[name]) for kind, g in gradients.items()} for name in reference}
+    errors["all"] = {kind: error(joined(g), joined(reference)) for kind, g in gradients.items()}
+    for name, by_kind in errors.items():
+        print(name.ljust(32), *[f"{value:16.1e}" for value in by_kind.values()])
+    good = max(by_kind["fp32"] for by_kind in errors.values()) <= FP32
+    if options.device == "cuda":
+        theirs = {name: max(by["PyTorch bf16"], by["PyTorch autocast"]) for name, by in errors.items()}
+        good = good and errors["all"]["bf16"] <= theirs["all"]
+        good = good and all(by_kind["bf16"] <= 3 * theirs[name] for name, by_kind in errors.items())
+    print(f"{encoding}: {'as exact as PyTorch' if good else 'LESS EXACT THAN PYTORCH'}", flush=True)
+    return good
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder of token shards")
+    parser.add_argument("--carope", type=Path, default=Path("build/cuda/carope"), help="the program")
+    parser.add_argument("--encodings", type=lambda text: text.split(","), default=["rope", "carope"])
+    parser.add_argument("--step", type=int, default=41, help="whose gradients are compared")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: fp32 alone")
+    options = parser.parse_args()
+    sys.exit(0 if all([compare(options, encoding) for encoding in options.encodings]) else 1)
+
+
+if __name__ == "__main__":
+    main()
