@@ -25,9 +25,6 @@ static_assert(kConsumers * kConsumerRegisters + kFinishers * kWarp * kFinisherRe
 static_assert(sizeof(SharedMemory) <= 227 * 1024);
 
 __device__ void prepare(SharedMemory& shared) {
-  if (threadIdx.x < sizeof(shared.bias) / sizeof(std::uint32_t)) {
-    reinterpret_cast<std::uint32_t*>(shared.bias)[threadIdx.x] = 0;  // if there is none
-  }
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_at(shared.filled[i]).init(1);

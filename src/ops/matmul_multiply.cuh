@@ -11,20 +11,14 @@ __device__ void produce(const Product& p, SharedMemory& shared) {
   constexpr int kAll = (1 << kBlocks) - 1;  // blocks
   const int rank = cluster_rank();
   int n = 0;
-  int tile = 0;
-  for (Walk walk(p); walk.more(); walk.advance(), ++tile) {
+  for (Walk walk(p); walk.more(); walk.advance()) {
     const Place at = walk.place();
     for (int step = 0; step < p.steps; ++step, ++n) {
       const int stage = n % kStages;
       const std::uint32_t right = shared_address(shared.right[stage]);
       const SharedBarrier filled = barrier_at(shared.filled[stage]);
-      const bool brings_bias = kPass == Pass::kForward && step == 0 && p.bias != nullptr;
       barrier_at(shared.free[stage]).wait(n / kStages - 1);
-      arrive_expecting(filled, kLeftBytes + kRightBytes + (brings_bias ? kBiasBytes : 0));
-      if (brings_bias) {
-        // A tile's bias has been used when a stage is free again that the next tile used.
-        load_bytes(shared_address(shared.bias[tile % 2]), p.bias + at.column, kBiasBytes, filled);
-      }
+      arrive_expecting(filled, kLeftBytes + kRightBytes);
       const int k = step * kDepth;
       load_tile(shared_address(shared.left[stage]), p.left, at.row, k, filled);
       if constexpr (kPass == Pass::kForward) {
@@ -50,31 +44,42 @@ __device__ void produce(const Product& p, SharedMemory& shared) {
 template <Pass kPass>
 class HandOver {
  public:
+  /// The bias of a tile's columns that a lane has.
+  using Bias = std::uint32_t[kCols / 8];
+
   explicit __device__ HandOver(SharedMemory& shared)
       : target_(Rows64{shared_address(shared.pieces[threadIdx.x / kWarp])}.at(lane() % 16,
                                                                               lane() / 16)),
-        filled_(shared_address(shared.piece_filled[threadIdx.x / kWarp])),
-        bias_(shared_address(shared.bias) + lane() % 4 * kPairBytes) {}
+        filled_(shared_address(shared.piece_filled[threadIdx.x / kWarp])) {}
+
+  /// Loads it for a tile that starts at `column`, in time for `take`; zeros if there is none.
+  static __device__ void load_bias(const Product& p, int column, Bias& bias) {
+    if constexpr (kPass == Pass::kForward) {
+      const auto* from = reinterpret_cast<const std::uint32_t*>(p.bias + column) + lane() % 4;
+#pragma unroll
+      for (int i = 0; i < kCols / 8; ++i) {
+        bias[i] = p.bias != nullptr ? from[4 * i] : 0;
+      }
+    }
+  }
 
   /// Rounds a tile's sums; hands over the first pieces and puts the others aside.
   template <int kParts, int kEach>
-  __device__ __forceinline__ void take(const float (&sums)[kParts][kEach], int tile) {
-    const std::uint32_t bias = bias_ + tile % 2 * kBiasBytes;
+  __device__ __forceinline__ void take(const float (&sums)[kParts][kEach], const Bias& bias) {
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       std::uint32_t words[kWords];
 #pragma unroll
-      for (int i = 0; i < kWords; i += 2) {  // the same columns of two rows
+      for (int i = 0; i < kWords; ++i) {
         const int pair = piece * kWords + i;
         const float* from = &sums[2 * pair / kEach][2 * pair % kEach];
+        float2 sum{from[0], from[1]};
         if constexpr (kPass == Pass::kForward) {
-          const float2 added = unpack_bf16(load_word(bias + pair / 2 * 4 * kPairBytes));
-          words[i] = pack_bf16(from[0] + added.x, from[1] + added.y);
-          words[i + 1] = pack_bf16(from[2] + added.x, from[3] + added.y);
-        } else {
-          words[i] = pack_bf16(from[0], from[1]);
-          words[i + 1] = pack_bf16(from[2], from[3]);
+          const float2 added = unpack_bf16(bias[pair / 2]);  // the same in two rows
+          sum.x += added.x;
+          sum.y += added.y;
         }
+        words[i] = pack_bf16(sum.x, sum.y);
       }
       if (piece < kSlots) {
         pass(piece, words);
@@ -92,7 +97,6 @@ class HandOver {
 
  private:
   static constexpr int kWords = kPieceCols / 4;  // of a lane, each a pair of columns
-  static constexpr int kPairBytes = 4;
 
   static __device__ int lane() { return static_cast<int>(threadIdx.x % kWarp); }
 
@@ -118,7 +122,6 @@ class HandOver {
 
   std::uint32_t target_;                          // of this lane in the first slot
   std::uint32_t filled_;                          // of the first slot
-  std::uint32_t bias_;                            // of this lane's first two columns
   std::uint32_t kept_[kPieces - kSlots][kWords];  // in the order of the sums
   int times_ = 0;                                 // that each slot has been used
 };
@@ -156,50 +159,43 @@ __device__ void consume(const Product& p, SharedMemory& shared, int group) {
     }
     __syncwarp();
   };
-  // The second group starts a tile when the first one has done a step of it: no sooner, and no
-  // later than the first one could start the tile after it.
-  static_assert(kPieces >= kStages);
-  constexpr int kSecondMayStart = 1;
-  const auto finish_step_before = [&](int step) {
+  const auto finish_step_before = [&] {
     wait_for_products<1>();
     free_stage(n - 2);
-    if (group == 0 && step == 1) {
-      pass_by<kConsumers>(kSecondMayStart);
-    }
   };
 
   HandOver<kPass> hand_over(shared);
-  const int tiles = tiles_of_cluster(p);
-  for (int tile = 0; tile < tiles; ++tile) {
-    if (group == 1) {
-      wait_at<kConsumers>(kSecondMayStart);
-    }
+  bool any = false;  // tiles before
+  for (Walk walk(p); walk.more(); walk.advance()) {
     int step = 0;
 #pragma unroll
     for (int piece = kSlots - 1; piece < kPieces; ++piece) {
       start_step(step > 0);
-      if (piece >= kSlots && tile > 0) {
+      if (piece >= kSlots && any) {
         hand_over.pass_kept(piece);
       }
       if (step > 0) {
-        finish_step_before(step);
+        finish_step_before();
       }
       // The finishing warps have had the time for what they were handed before.
       const int end = piece == kPieces - 1 ? p.steps : p.steps * (piece + 2 - kSlots) / kPieces;
       for (++step; step < end; ++step) {
         start_step(true);
-        finish_step_before(step);
+        finish_step_before();
       }
     }
+    typename HandOver<kPass>::Bias bias;
+    hand_over.load_bias(p, walk.place().column, bias);
     wait_for_products<0>();
 #pragma unroll
     for (auto& part : sums) {
       settle(part);
     }
     free_stage(n - 1);
-    hand_over.take(sums, tile);
+    hand_over.take(sums, bias);
+    any = true;
   }
-  if (tiles > 0) {
+  if (any) {
 #pragma unroll
     for (int piece = kSlots; piece < kPieces; ++piece) {
       hand_over.pass_kept(piece);

@@ -11,8 +11,7 @@
 // - two warpgroups multiply (matmul_multiply.cuh), half of a tile's rows each, and do little else,
 //   so that the tensor cores have work queued all the time. When a tile's sums are complete, their
 //   warps round them and hand them over, a piece of 16 x 64 at a time: half of a tile at once, the
-//   rest, kept in few registers, while the next tile is computed. One group is a step ahead of the
-//   other, which multiplies while the first one rounds;
+//   rest, kept in few registers, while the next tile is computed;
 // - for each two of their warps another one finishes what they hand over (matmul_finish.cuh).
 namespace carope::cuda::matmul {
 
@@ -34,13 +33,11 @@ constexpr int kPieces = kCols / kPieceCols;  // of a warp's rows
 constexpr int kSlots = 2;                    // so many of them are handed over at once
 constexpr int kLeftBytes = kRows * Rows64::kRowBytes;
 constexpr int kRightBytes = kCols * Rows64::kRowBytes;
-constexpr int kBiasBytes = kCols * static_cast<int>(sizeof(bf16));
 
 struct alignas(1024) SharedMemory {
   std::byte left[kStages][kLeftBytes];
   std::byte right[kStages][kRightBytes];
   std::byte pieces[kConsumerWarps][kSlots][kPieceBytes];
-  std::byte bias[2][kBiasBytes];  // of tiles in turns
   std::uint64_t filled[kStages], free[kStages];
   std::uint64_t piece_filled[kConsumerWarps][kSlots], piece_free[kConsumerWarps][kSlots];
 };
@@ -99,12 +96,6 @@ class Walk {
   int first_;  // of this column
   int tile_;
 };
-
-/// How many tiles it goes through.
-__device__ inline int tiles_of_cluster(const Product& p) {
-  const auto clusters = static_cast<int>(gridDim.x / kBlocks);
-  return (p.tiles - static_cast<int>(blockIdx.x / kBlocks) + clusters - 1) / clusters;
-}
 
 __device__ inline SharedBarrier barrier_at(const std::uint64_t& barrier) {
   return {shared_address(&barrier)};

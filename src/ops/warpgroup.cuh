@@ -220,12 +220,6 @@ __device__ inline void store_fragment(std::uint32_t lane_address, const Fragment
                : "memory");
 }
 
-__device__ inline std::uint32_t load_word(std::uint32_t address) {
-  std::uint32_t word;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
-  return word;
-}
-
 /// Makes what this thread wrote to shared memory visible to products started after the next
 /// barrier.
 __device__ inline void publish_to_products() {
