@@ -16,7 +16,7 @@ void add_linear(Cases& cases) {
     cases.push_back(linear_case(layer));
   }
   for (const Write write : kWrites) {
-    cases.push_back(mlp_case({.rows = 3, .width = 5, .hidden = 20, .write = write}));
+    cases.push_back(mlp_case({.rows = 35, .width = 5, .hidden = 20, .write = write}));
     cases.push_back(
         mlp_case({.rows = 17, .width = 6, .hidden = 25, .bias = false, .write = write}));
     cases.push_back(mlp_case({.rows = 70, .width = 12, .hidden = 70, .write = write}));
