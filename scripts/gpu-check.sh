@@ -130,14 +130,27 @@ if has tests; then
   check 300 1 "$tests/golden_test" --gtest_brief=1 '--gtest_filter=PyTorchOnCuda/*'
 fi
 
-# A tool's run of some tests. Races are looked for in our own kernels: cuBLASLt's have what the tool takes for some.
-sanitize() {
-  local tool=$1 limit=$2 processes=$3 program=$4 filter=$5 own=()
-  if [ "$tool" = racecheck ]; then
-    own=(--kernel-name kns=carope)
+# Runs racecheck, which also takes how cuBLASLt's kernels hand on tiles for races: those in other kernels are failures.
+own_races() {
+  local found status=0
+  found=$(mktemp "$log.XXXX")
+  "$@" >"$found" 2>&1 || status=$?
+  cat "$found"
+  if grep 'Race reported' "$found" | grep -qvE ' at (nvjet_|cutlass|void cutlass)'; then
+    status=1
   fi
-  check "$limit" "$processes" "$sanitizer" --tool "$tool" --error-exitcode 1 --print-limit 20 "${own[@]}" \
-    "$tests/$program" --gtest_brief=1 "--gtest_filter=$filter"
+  return "$status"
+}
+export -f own_races
+
+# A tool's run of some tests.
+sanitize() {
+  local tool=$1 limit=$2 processes=$3 program=$4 filter=$5 run=("$sanitizer" --error-exitcode 1)
+  if [ "$tool" = racecheck ]; then
+    run=(own_races "$sanitizer")
+  fi
+  check "$limit" "$processes" "${run[@]}" --tool "$tool" --print-limit 20 "$tests/$program" --gtest_brief=1 \
+    "--gtest_filter=$filter"
 }
 
 if [ -z "$sanitizer" ] && [[ $only == *check* ]]; then
