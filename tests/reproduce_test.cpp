@@ -445,6 +445,7 @@ TEST_F(Gate, AgreesWithTheFrequenciesOfTheRotation) {
   }
   // A token of these 50 is there often enough or not; the means are those of its places.
   const auto long_look = measure_gate(ctx_, model, *loader, 700, nullptr);
+  int found = 0;
   for (const HeadFrequencies& head : long_look->gates) {
     ASSERT_FALSE(head.slowest.empty());
     ASSERT_EQ(head.slowest.size(), head.fastest.size());
@@ -455,10 +456,23 @@ TEST_F(Gate, AgreesWithTheFrequenciesOfTheRotation) {
       EXPECT_GE(head.fastest[i - 1].mean, head.fastest[i].mean);
     }
     EXPECT_GE(head.slowest.front().count, 16);
-    // Layer 0 sees the token alone, so it alone explains all.
+    // Layer 0 sees the token alone, so it alone explains all, and its f is the same everywhere.
+    for (const auto* words : {&head.slowest, &head.fastest}) {
+      for (const WordFrequency& each : *words) {
+        const auto& passage = long_look->passage;
+        const auto at = std::find(passage.begin(), passage.end(), each.word) - passage.begin();
+        if (head.layer == 0 && at < static_cast<std::ptrdiff_t>(passage.size())) {
+          EXPECT_NEAR(long_look->frequencies[0][static_cast<std::size_t>(head.head)]
+                                            [static_cast<std::size_t>(at)],
+                      each.mean, 1e-9);
+          ++found;
+        }
+      }
+    }
     EXPECT_NEAR(head.token_share, 1.0, head.layer == 0 ? 1e-9 : 0.9);
     EXPECT_LE(head.token_share, 1.0 + 1e-9);
   }
+  EXPECT_GT(found, 4);
   ASSERT_EQ(gate->passage.size(), 64U);
   EXPECT_EQ(gate->passage[1], fmt::format(" {}", batch.tokens.data<std::int32_t>()[1]));
 }
