@@ -209,6 +209,22 @@ TEST_F(Reproduce, MakesTheDemonstrationsDataOnce) {
   EXPECT_EQ(results("a")["runs"].size(), 2U);
   EXPECT_THAT(run(command + " --train.seed 7 --model.vocabulary 600").output,
               HasSubstr("model.vocabulary = 600 is not what"));
+  // Intervals of another kind are scored again.
+  ASSERT_EQ(run(command + " --resample documents").status, 0);
+  EXPECT_EQ(json_of(folder_ / "a" / "none-seed1" / "evaluation.json")["resample"], "documents");
+  // The same data may lie elsewhere, as on another machine, but not other data.
+  fs::rename(data, folder_ / "moved");
+  const std::string moved = command + " --resample documents --data.path '" +
+                            (folder_ / "moved" / "shards").string() + "'";
+  const Ended elsewhere = run(moved);
+  EXPECT_EQ(elsewhere.status, 0) << elsewhere.output;
+  EXPECT_THAT(elsewhere.output, Not(HasSubstr("step ")));
+  const fs::path manifest = folder_ / "moved" / "shards" / "manifest.json";
+  const std::string made_of = read_file(manifest);
+  write_file(manifest, made_of + "\n");
+  EXPECT_THAT(run(moved).output, AllOf(HasSubstr("data.path = "), HasSubstr("is not what")));
+  write_file(manifest, made_of);
+  fs::rename(folder_ / "moved", data);
   fs::remove_all(folder_ / "a" / "none-seed1");
   fs::remove_all(folder_ / "a" / "none-seed2");
   EXPECT_THAT(run(command + " --train.tokens 204800").output,
