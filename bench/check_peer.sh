@@ -15,11 +15,11 @@ cd "$folder"
 
 "$carope" data synth --tokens 100k --out book.jsonl &>log
 "$carope" tokenizer train --vocab 1000 --out tokenizer.json book.jsonl &>log
-"$carope" data prepare --tokenizer tokenizer.json --out data book.jsonl &>log
+"$carope" data prepare --tokens 12k --tokenizer tokenizer.json --out data book.jsonl &>log
 
 # Three layers and a batch of three parts, so that an accumulation or a layer that is left out shows; a gate that starts
-# far from RoPE, so that what is wrong with it, or with how it learns, shows within ten steps. In shuffled order, so that
-# another order shows.
+# far from RoPE, so that what is wrong with it, or with how it learns, shows within ten steps. In shuffled order, and
+# more windows than the text has, so that another order shows, of the second epoch too.
 settings=(--data.path "$folder/data" --data.order shuffled --model.layers 3 --model.heads 4 --model.width 64
   --model.vocabulary 1024 --model.length 96 --train.batch_tokens 1728 --train.micro_batch 6 --train.warmup_steps 3)
 for encoding in learnable sinusoidal rope carope none; do

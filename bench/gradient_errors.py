@@ -5,8 +5,8 @@ usage: bench/gradient_errors.py --data SHARDS [--carope build/cuda/carope] [--en
 
 Trains a small model in fp32 on the GPU, and takes one step from the same weights and moments on the same batch again in
 each arithmetic. Gradients follow from the first moments before and after it. Prints a line a parameter, and ends with
-status 1 unless fp32 is exact and our bf16 loses no more than PyTorch's: over all parameters, and at most three times as
-much in any one.
+status 1 unless fp32 is exact and our bf16 loses no more than the worse of PyTorch's two ways (bf16 weights, autocast):
+over all parameters, and at most three times as much in any one.
 """
 
 import argparse

@@ -21,6 +21,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 STEPS = 200
 SEEDS = range(1, 7)  # of the trainings in bf16
@@ -111,6 +112,7 @@ class Comparison:
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder, self.good = options, folder, True
+        self.writing = Lock()  # seeds that end together write one after the other
 
     def curves(self, model: Model, encoding: str, engines: list[Engine], seed: int = 1) -> list[Curve]:
         folder = self.folder / f"{model.name}-{encoding}-{seed}-{engines[0].name}"
@@ -118,7 +120,7 @@ class Comparison:
             curves = Trainings(self.options, model, encoding, seed, folder).curves(engines)
         except subprocess.CalledProcessError as failure:
             raise SystemExit(f"loss_curves: {' '.join(failure.cmd)}:\n{failure.stderr[-2000:]}") from None
-        with self.options.out.open("a") as out:
+        with self.writing, self.options.out.open("a") as out:
             for step, losses in enumerate(zip(*curves), start=1):
                 line = {"model": model.name, "encoding": encoding, "seed": seed, "step": step}
                 out.write(json.dumps(line | {engine.name: loss for engine, loss in zip(engines, losses)}) + "\n")

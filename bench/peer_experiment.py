@@ -49,7 +49,7 @@ def mean_loss(trainer: Trainer, shape: Shape, encoding: str, data: Path, targets
     windows, rest = divmod(targets, shape.length)
     if rest:
         raise ValueError(f"{targets} targets are no multiple of the length {shape.length}")
-    rows = max(math.gcd(windows, TOKENS_AT_ONCE // shape.length), 1)
+    rows = math.gcd(windows, max(TOKENS_AT_ONCE // shape.length, 1))
     batches = SequentialBatches(data, rows, shape.length, split="val")
     total = 0.0
     for step in range(windows // rows):
@@ -62,6 +62,8 @@ def mean_loss(trainer: Trainer, shape: Shape, encoding: str, data: Path, targets
 def train_command(options: argparse.Namespace) -> None:
     config = read_config(options.run / "config.toml")
     check_settings(config)
+    if config["position"].get("weight_deviation", 0) != 0:
+        raise SystemExit("PyTorch's gate starts at 0; train without position.weight_deviation")
     evaluation = json.loads((options.run / "evaluation.json").read_text())
     method = Method(options.device, fp32=options.fp32, compile_mode=options.compile_mode)
     trainer = make_trainer(config, None, method)
@@ -94,20 +96,29 @@ def train_command(options: argparse.Namespace) -> None:
         print(f"{encoding} @{length}: PyTorch {perplexity:.3f}, carope {ours.get(length) or math.nan:.3f}")
 
 
+def perplexities(runs: Path, encoding: str, length: str) -> list[float]:
+    """Of the program, one a seed."""
+    found: list[float] = []
+    for path in sorted(runs.glob(f"{encoding}-seed*/evaluation.json")):
+        lengths = json.loads(path.read_text())["lengths"]
+        found += [each["perplexity"] for each in lengths if str(each["length"]) == length and each["perplexity"]]
+    return found
+
+
 def table_command(options: argparse.Namespace) -> None:
     results = [json.loads(path.read_text()) for path in options.results]
     print("| encoding | length | this program, its seeds | PyTorch, seed | PyTorch | distance, in deviations |")
     print("|---|---:|---:|---:|---:|---:|")
     for result in sorted(results, key=lambda each: (each["encoding"], each["seed"])):
         for length, theirs in result["perplexity"].items():
-            ours: list[float] = []
-            for path in sorted(options.runs.glob(f"{result['encoding']}-seed*/evaluation.json")):
-                lengths = json.loads(path.read_text())["lengths"]
-                ours += [each["perplexity"] for each in lengths if str(each["length"]) == length]
+            ours = perplexities(options.runs, result["encoding"], length)
+            if not ours:
+                raise SystemExit(f"{options.runs} has no perplexity of {result['encoding']} at {length}; score it first")
             mean = statistics.mean(ours)
-            deviation = statistics.stdev(ours) if len(ours) > 1 else math.nan
-            cells = [result["encoding"], length, f"{mean:.2f} ± {deviation:.2f} ({len(ours)} seeds)"]
-            cells += [str(result["seed"]), f"{theirs:.2f}", f"{(theirs - mean) / deviation:+.1f}"]
+            deviation = statistics.stdev(ours) if len(ours) > 1 else 0.0
+            cells = [result["encoding"], length]
+            cells.append(f"{mean:.2f} ± {deviation:.2f} ({len(ours)} seeds)" if deviation else f"{mean:.2f} (one seed)")
+            cells += [str(result["seed"]), f"{theirs:.2f}", f"{(theirs - mean) / deviation:+.1f}" if deviation else "–"]
             print(f"| {' | '.join(cells)} |")
 
 

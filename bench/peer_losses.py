@@ -2,9 +2,10 @@
 
 usage: python bench/peer_losses.py RUN --init WEIGHTS.safetensors [--fp32] [--steps 200] [--tolerance 1e-4]
 
-RUN is a folder of carope train: its config.toml says what to do, its metrics.jsonl has the losses. A run of one step with --train.learning_rate 0 --train.final_learning_rate 0 and the same seed leaves
-the initial weights in its checkpoint. Prints one JSON line a step with both losses, and ends with status 1 if
-they differ by more than the tolerance.
+RUN is a folder of carope train: its config.toml says what to do, its metrics.jsonl has the losses. A run of one step
+with --train.learning_rate 0 --train.final_learning_rate 0 and the same seed leaves the initial weights in its
+checkpoint. Prints one JSON line a step with both losses, and ends with status 1 if they differ by more than the
+tolerance.
 """
 
 import argparse

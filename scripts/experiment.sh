@@ -46,9 +46,14 @@ within_time() {
   return "$status"
 }
 
-# An encoding that cannot be trained keeps nobody from training others.
+# An encoding that cannot be trained keeps nobody from training others; somebody who interrupts wants all to stop.
 failures=0
-reproduce() { within_time "$carope" reproduce --data.path "$data" "$@" || failures=$((failures + 1)); }
+reproduce() {
+  local status=0
+  within_time "$carope" reproduce --data.path "$data" "$@" || status=$?
+  [ "$status" != 130 ] || exit 130
+  [ "$status" = 0 ] || failures=$((failures + 1))
+}
 
 tiny() {
   # One seed of everything first, then two more of what the questions hang on.
@@ -72,10 +77,11 @@ report() {
   local size
   for size in tiny small; do
     if [ -e "$runs/$size-short/experiment.json" ]; then
+      rm -rf "$runs/$size-short/parts"
       "$carope" report "$runs/$size-short" --parts
     fi
   done
-  if compgen -G "$runs/pytorch/*.json" >/dev/null; then
+  if [ -d "$runs/tiny-short/parts" ] && compgen -G "$runs/pytorch/*.json" >/dev/null; then
     "${CAROPE_PYTHON:-python3}" bench/peer_experiment.py table "$runs/tiny-short" "$runs"/pytorch/*.json \
       >"$runs/tiny-short/parts/pytorch.md"
   fi
@@ -83,36 +89,49 @@ report() {
 
 unweighted=(--exclude=checkpoints --exclude=failed --exclude=tensorboard --exclude=parts --exclude=report.html)
 
-pack() {
-  local folders=() each
-  for each in tiny-short small-short pytorch; do
-    [ ! -e "$runs/$each" ] || folders+=("$each")
+# Which of some folders of runs there are.
+present() {
+  local each
+  for each in "$@"; do
+    [ ! -e "$runs/$each" ] || echo "$each"
   done
-  tar czf "$runs/records.tgz" "${unweighted[@]}" -C "$runs" "${folders[@]}"
+}
+
+pack() {
+  local folders
+  mapfile -t folders < <(present tiny-short small-short pytorch)
+  [ ${#folders[@]} -gt 0 ] || { echo "$runs has no runs to pack; name their folder with --runs." >&2; exit 1; }
+  # Under its name only when it is whole.
+  tar czf "$runs/records.tgz.part" "${unweighted[@]}" -C "$runs" "${folders[@]}"
+  mv "$runs/records.tgz.part" "$runs/records.tgz"
   ls -l "$runs/records.tgz"
 }
 
 publish() {
-  local size seed published=docs/results copy
+  local folders folder size seed
+  mapfile -t folders < <(present tiny-short small-short)
+  [ ${#folders[@]} -gt 0 ] || { echo "$runs has no runs to publish; name their folder with --runs." >&2; exit 1; }
   report
   copy=$(mktemp -d)
-  trap 'rm -rf "$copy"' RETURN
-  (cd "$runs" && tar c "${unweighted[@]}" tiny-short small-short) | tar x -C "$copy"
+  trap 'rm -rf "$copy"' EXIT
+  (cd "$runs" && tar c "${unweighted[@]}" "${folders[@]}") | tar x -C "$copy"
   # Where the data lay is nobody's business, what it is called may stay.
   find "$copy" -name config.toml -exec sed -i 's|^path = ".*/\([^/]*/[^/]*\)"$|path = "\1"|' {} +
-  rm -rf "$published"
-  for size in tiny small; do
-    mkdir -p "$published/$size"
-    cp "$runs/$size-short/results.json" "$runs/$size-short"/parts/* "$published/$size"
+  for folder in "${folders[@]}"; do
+    size=${folder%-short}
+    mkdir -p "$copy/results/$size"
+    cp "$runs/$folder/results.json" "$runs/$folder"/parts/* "$copy/results/$size"
     for seed in 1 2 3; do
-      if compgen -G "$copy/$size-short/*-seed$seed" >/dev/null; then
-        (cd "$copy/$size-short" && tar c -- *-seed"$seed") | xz -9 >"$published/$size/records-seed$seed.tar.xz"
+      if compgen -G "$copy/$folder/*-seed$seed" >/dev/null; then
+        (cd "$copy/$folder" && tar c -- *-seed"$seed") | xz -9 >"$copy/results/$size/records-seed$seed.tar.xz"
       fi
     done
   done
   if [ -d "$runs/pytorch" ]; then
-    cp -r "$runs/pytorch" "$published/pytorch"
+    cp -r "$runs/pytorch" "$copy/results/pytorch"
   fi
+  rm -rf docs/results
+  cp -r "$copy/results" docs/results
   "${CAROPE_PYTHON:-python3}" scripts/fill_tables.py docs/results.md README.md
 }
 

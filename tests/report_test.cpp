@@ -125,7 +125,16 @@ TEST(Report, DifferencesArePairedBySeedAndText) {
   write_scored_run(folder / "c1", {.encoding = "carope", .seed = 1}, 2.96);
   write_scored_run(folder / "c3", {.encoding = "carope", .seed = 3}, 1.0);  // rope has no seed 3
   write_scored_run(folder / "l1", {.encoding = "learnable", .seed = 1}, 3.5, true);
-  write_bytes(folder / "c1" / "gate.json", made_gate().dump());
+  // A head whose f varies much, but by the token little, tells tokens apart less than another.
+  Json gate = made_gate();
+  for (const auto& [head, deviation, share] :
+       std::vector<std::tuple<std::size_t, double, double>>{{0, 0.2, 0.01}, {3, 0.1, 0.9}}) {
+    gate["gates"][head]["deviation"] = deviation;
+    gate["gates"][head]["token_share"] = share;
+    gate["gates"][head]["slowest"] = {{{"word", " a|b"}, {"count", 20}, {"mean", 0.25}}};
+    gate["gates"][head]["fastest"] = {{{"word", "\n"}, {"count", 16}, {"mean", 0.75}}};
+  }
+  write_bytes(folder / "c1" / "gate.json", gate.dump());
   const Ended ended =
       run(fmt::format("report {0}/r1 {0}/c2 {0}/c1 {0}/r2 {0}/c3 {0}/l1 --out {0}/out --parts",
                       folder.path().string()));
@@ -146,6 +155,10 @@ TEST(Report, DifferencesArePairedBySeedAndText) {
   EXPECT_THAT(read_file(parts / "gate.md"),
               AllOf(HasSubstr("**carope**, seed 1, over 8.19 k tokens:"),
                     HasSubstr("\n| 1 | 1 | 0.6000 | 0.1000 | 0.4000 | 0.6000 | 0.8000 | 1e+04 |")));
+  const auto words = lines_of(read_file(parts / "words.md"));
+  EXPECT_EQ(words[5],
+            "| 1, 1 | 0.600 | 0.100 | 90 % | <code>␣a\\|b</code> 0.250 | <code>↵</code> 0.750 |");
+  EXPECT_THAT(words[6], testing::StartsWith("| 0, 0 | 0.300 | 0.200 | 1 % |"));
   for (const char* name : {"perplexity-by-length", "training", "speed", "gate-bases-carope",
                            "gate-frequencies-carope"}) {
     EXPECT_THAT(read_file(parts / (std::string(name) + ".svg")),
@@ -153,6 +166,20 @@ TEST(Report, DifferencesArePairedBySeedAndText) {
         << name;
   }
   EXPECT_THAT(read_file(parts / "perplexity-by-length.svg"), HasSubstr(">learnable</text>"));
+
+  // A seed that lacks a length is missing there alone. What was scored on other text is no pair.
+  const std::string report = fmt::format("report {0}/r1 {0}/r2 {0}/c1 {0}/c2 --out {0}/out --parts",
+                                         folder.path().string());
+  write_scored_run(folder / "c1", {.encoding = "carope", .seed = 1}, 2.96, true);
+  ASSERT_EQ(run(report).status, 0);
+  EXPECT_EQ(lines_of(read_file(parts / "differences.md"))[2],
+            "| carope | 2 | " + mean + " | -0.0200 [-0.0200, -0.0200] (1 of 2 seeds) |");
+  std::string other = read_file(folder / "c1" / "evaluation.json");
+  other.replace(other.find("\"tokens\":300"), 12, "\"tokens\":400");
+  write_bytes(folder / "c1" / "evaluation.json", other);
+  ASSERT_EQ(run(report).status, 0);
+  EXPECT_THAT(lines_of(read_file(parts / "differences.md"))[2],
+              testing::StartsWith("| carope | 1 | -0.0200 [-0.0200, -0.0200] |"));
 
   write_scored_run(folder / "c1", {.encoding = "carope", .seed = 1}, 2.96);
   std::string cut = read_file(folder / "c1" / "evaluation.json");
@@ -169,7 +196,8 @@ TEST(Report, ThePaperStandsBesideItsOwnModel) {
   EXPECT_THAT(table_of({folder / "tiny"}),
               AllOf(HasSubstr("paper, GPT-Tiny, FineWeb-Edu @512 |"),
                     HasSubstr("| 30.62 | 223.28 |"), HasSubstr("| 2.2500 |"),
-                    HasSubstr("No run has been evaluated"), Not(HasSubstr("another experiment"))));
+                    HasSubstr("No run has been evaluated"), Not(HasSubstr("another experiment")),
+                    HasSubstr("these runs on 4.00 k tokens: compare orders, not numbers.")));
   EXPECT_THAT(table_of({folder / "small"}),
               AllOf(HasSubstr("paper, GPT-Small, FineWeb-Edu @1024 |"),
                     HasSubstr("| 21.31 | 56.61 |"), Not(HasSubstr("another experiment"))));

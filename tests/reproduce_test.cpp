@@ -209,6 +209,22 @@ TEST_F(Reproduce, MakesTheDemonstrationsDataOnce) {
   EXPECT_EQ(results("a")["runs"].size(), 2U);
   EXPECT_THAT(run(command + " --train.seed 7 --model.vocabulary 600").output,
               HasSubstr("model.vocabulary = 600 is not what"));
+  // Intervals of another kind are scored again.
+  ASSERT_EQ(run(command + " --resample documents").status, 0);
+  EXPECT_EQ(json_of(folder_ / "a" / "none-seed1" / "evaluation.json")["resample"], "documents");
+  // The same data may lie elsewhere, as on another machine, but not other data.
+  fs::rename(data, folder_ / "moved");
+  const std::string moved = command + " --resample documents --data.path '" +
+                            (folder_ / "moved" / "shards").string() + "'";
+  const Ended elsewhere = run(moved);
+  EXPECT_EQ(elsewhere.status, 0) << elsewhere.output;
+  EXPECT_THAT(elsewhere.output, Not(HasSubstr("step ")));
+  const fs::path manifest = folder_ / "moved" / "shards" / "manifest.json";
+  const std::string made_of = read_file(manifest);
+  write_file(manifest, made_of + "\n");
+  EXPECT_THAT(run(moved).output, AllOf(HasSubstr("data.path = "), HasSubstr("is not what")));
+  write_file(manifest, made_of);
+  fs::rename(folder_ / "moved", data);
   fs::remove_all(folder_ / "a" / "none-seed1");
   fs::remove_all(folder_ / "a" / "none-seed2");
   EXPECT_THAT(run(command + " --train.tokens 204800").output,
@@ -445,6 +461,7 @@ TEST_F(Gate, AgreesWithTheFrequenciesOfTheRotation) {
   }
   // A token of these 50 is there often enough or not; the means are those of its places.
   const auto long_look = measure_gate(ctx_, model, *loader, 700, nullptr);
+  int found = 0;
   for (const HeadFrequencies& head : long_look->gates) {
     ASSERT_FALSE(head.slowest.empty());
     ASSERT_EQ(head.slowest.size(), head.fastest.size());
@@ -455,10 +472,23 @@ TEST_F(Gate, AgreesWithTheFrequenciesOfTheRotation) {
       EXPECT_GE(head.fastest[i - 1].mean, head.fastest[i].mean);
     }
     EXPECT_GE(head.slowest.front().count, 16);
-    // Layer 0 sees the token alone, so it alone explains all.
+    // Layer 0 sees the token alone, so it alone explains all, and its f is the same everywhere.
+    for (const auto* words : {&head.slowest, &head.fastest}) {
+      for (const WordFrequency& each : *words) {
+        const auto& passage = long_look->passage;
+        const auto at = std::find(passage.begin(), passage.end(), each.word) - passage.begin();
+        if (head.layer == 0 && at < static_cast<std::ptrdiff_t>(passage.size())) {
+          EXPECT_NEAR(long_look->frequencies[0][static_cast<std::size_t>(head.head)]
+                                            [static_cast<std::size_t>(at)],
+                      each.mean, 1e-9);
+          ++found;
+        }
+      }
+    }
     EXPECT_NEAR(head.token_share, 1.0, head.layer == 0 ? 1e-9 : 0.9);
     EXPECT_LE(head.token_share, 1.0 + 1e-9);
   }
+  EXPECT_GT(found, 4);
   ASSERT_EQ(gate->passage.size(), 64U);
   EXPECT_EQ(gate->passage[1], fmt::format(" {}", batch.tokens.data<std::int32_t>()[1]));
 }

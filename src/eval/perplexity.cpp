@@ -2,87 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <span>
 
 #include "core/progress.h"
 #include "data/loader/loader.h"
+#include "eval/windows.h"
 
 namespace carope {
 namespace {
-
-/// Tokens that the model sees as one sequence. Its targets from number `first` on count.
-struct Window {
-  std::int64_t begin;  // in the stream
-  std::int64_t length;
-  std::int64_t first;
-};
-
-std::vector<Window> sliding_windows(std::int64_t length, std::int64_t stride,
-                                    std::int64_t stretch) {
-  std::vector<Window> windows{{0, length, 0}};
-  for (std::int64_t scored = length; scored < stretch;) {
-    const std::int64_t end = std::min(scored + stride, stretch);
-    windows.push_back({end - length, length, length - (end - scored)});
-    scored = end;
-  }
-  return windows;
-}
-
-std::vector<Window> cut_windows(const EvalConfig& config, std::int64_t length,
-                                std::int64_t stretch) {
-  if (config.protocol == Protocol::kSliding) {
-    const std::int64_t half = std::max<std::int64_t>(length / 2, 1);
-    return sliding_windows(length, config.stride > 0 ? config.stride : half, stretch);
-  }
-  const bool last_only = config.protocol == Protocol::kLast;
-  std::vector<Window> windows;
-  for (std::int64_t begin = 0; begin < stretch; begin += length) {
-    const std::int64_t rest = std::min(length, stretch - begin);
-    if (rest == length || !last_only) {
-      windows.push_back({begin, rest, last_only ? length - config.last : 0});
-    }
-  }
-  return windows;
-}
-
-/// A window that some protocols score.
-struct ScoredWindow {
-  /// How one of them does.
-  struct Part {
-    std::size_t protocol;  // its number
-    std::size_t unit;      // among its windows
-    std::int64_t first;    // target that counts
-  };
-  std::int64_t begin;
-  std::int64_t length;
-  std::vector<Part> parts{};
-
-  /// The first target that counts for any.
-  std::int64_t first() const {
-    return std::min_element(parts.begin(), parts.end(),
-                            [](const Part& a, const Part& b) { return a.first < b.first; })
-        ->first;
-  }
-};
-
-/// The windows of several protocols in the stream's order, those that they share once.
-std::vector<ScoredWindow> merge(const std::vector<std::vector<Window>>& protocols) {
-  std::map<std::pair<std::int64_t, std::int64_t>, ScoredWindow> merged;  // by begin and length
-  for (std::size_t protocol = 0; protocol < protocols.size(); ++protocol) {
-    for (std::size_t unit = 0; unit < protocols[protocol].size(); ++unit) {
-      const auto& [begin, length, first] = protocols[protocol][unit];
-      ScoredWindow& window =
-          merged.try_emplace({begin, length}, ScoredWindow{begin, length}).first->second;
-      window.parts.push_back({protocol, unit, first});
-    }
-  }
-  std::vector<ScoredWindow> windows;
-  for (auto& [place, window] : merged) {
-    windows.push_back(std::move(window));
-  }
-  return windows;
-}
 
 /// Sums losses by unit and by position in the window.
 class Tally {
@@ -396,7 +323,7 @@ std::vector<Evaluation> measure_perplexity(Context& ctx, const Gpt& model, const
       cut.push_back(length <= bound ? cut_windows(evaluation.config, length, stretch)
                                     : std::vector<Window>());
     }
-    windows.push_back(merge(cut));
+    windows.push_back(merge_windows(cut));
     for (const ScoredWindow& window : windows.back()) {
       work += window.length;
     }

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/file.h"
+#include "core/hash.h"
 #include "data/loader/token_stream.h"
 #include "data/shards/manifest.h"
 #include "eval/checkpoint_evaluation.h"
@@ -82,20 +83,40 @@ bool is_begun(const fs::path& run) {
   return fs::exists(run / kEvaluation) || !list_checkpoints(run).empty();
 }
 
+/// Whether a run's data is this, wherever it lay when the run was begun.
+bool is_same_data(const fs::path& run, const fs::path& data) {
+  const fs::path manifest = data / "manifest.json";
+  if (!fs::exists(manifest) || !fs::exists(run / "run.json")) {
+    return false;
+  }
+  const Json json = Json::parse(read_file(run / "run.json"), nullptr, false);
+  return json.is_object() &&
+         json.value("data_manifest_sha256", Json()) == Json(sha256_of_file(manifest));
+}
+
+/// Refuses settings other than those that a run was begun with. Its data may have moved.
+void require_same_run(Settings given, const fs::path& data, const fs::path& run) {
+  if (is_same_data(run, data)) {
+    given["data"].erase("path");
+  }
+  require_same(saved_config(run), given, run);
+}
+
 /// Refuses settings other than those that the folder's runs were begun with.
 void require_same_experiment(const ExperimentConfig& config, const std::vector<PlannedRun>& runs) {
+  const fs::path data = runs.front().config.data.path;
   for (const std::string& name : runs_so_far(config.folder)) {
     const fs::path folder = config.folder / name;
     if (is_begun(folder)) {
       Settings shared = runs.front().config.resolved;
       shared.erase("position");
       shared["train"].erase("seed");
-      require_same(saved_config(folder), shared, folder);
+      require_same_run(std::move(shared), data, folder);
     }
   }
   for (const PlannedRun& run : runs) {
     if (is_begun(run.folder)) {
-      require_same(saved_config(run.folder), run.config.resolved, run.folder);
+      require_same_run(run.config.resolved, data, run.folder);
     }
   }
 }
@@ -121,11 +142,13 @@ void require_enough_to_score(const Scoring& scoring, const RunConfig& config) {
       config.data.path);
 }
 
-/// Whether a file is the score of a run's end, at all lengths.
+/// Whether a file is the score of a run's end, at all lengths, with intervals as they are asked
+/// for.
 bool is_whole_score(const fs::path& evaluation, const Scoring& scoring, const RunConfig& config) {
   const Json json =
       fs::exists(evaluation) ? Json::parse(read_file(evaluation), nullptr, false) : Json();
-  if (!json.is_object() || json.value("step", std::int64_t{-1}) != config.steps()) {
+  if (!json.is_object() || json.value("step", std::int64_t{-1}) != config.steps() ||
+      json.value("resample", "") != to_string(scoring.resample)) {
     return false;
   }
   std::set<std::int64_t> scored;
@@ -157,8 +180,8 @@ void require_checkpoint_to_score(const PlannedRun& run, const Scoring& scoring) 
       !fs::exists(run.folder / kEvaluation) || !list_checkpoints(run.folder).empty() ||
           is_done(run, scoring),
       "{} was trained, but not scored at all that is asked for, and has no checkpoint to score; "
-      "ask "
-      "for the lengths and protocols that it has, or remove the folder to train it again",
+      "ask for the lengths, protocols and intervals that it has, or remove the folder to train it "
+      "again",
       run.folder.string());
 }
 

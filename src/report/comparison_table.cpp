@@ -150,14 +150,26 @@ void add_paper(ComparisonTable& table, const std::vector<EncodingRuns>& encoding
 }
 
 void add_paper_note(ComparisonTable& table, const std::vector<EncodingRuns>& encodings) {
+  constexpr std::int64_t kPaperTokens = std::int64_t{19'000} * 524'288;
   const PaperModel& model = paper_model(encodings);
-  table.notes.push_back(
-      is_paper_model(model, encodings)
-          ? fmt::format("The paper trained {} for 19 000 steps of 524 288 tokens at length 512.",
-                        model.name)
-          : fmt::format("The paper's columns are another experiment (its {}, trained at 512 for "
-                        "19 000 steps of 524 288 tokens): compare orders, not numbers.",
-                        model.name));
+  if (!is_paper_model(model, encodings)) {
+    table.notes.push_back(
+        fmt::format("The paper's columns are another experiment (its {}, trained at 512 for "
+                    "19 000 steps of 524 288 tokens): compare orders, not numbers.",
+                    model.name));
+    return;
+  }
+  std::int64_t tokens = 0;
+  for (const EncodingRuns& encoding : encodings) {
+    for (const RunRecord* run : encoding.runs) {
+      tokens = std::max(tokens, run->training_tokens);
+    }
+  }
+  table.notes.push_back(fmt::format(
+      "The paper trained {} for 19 000 steps of 524 288 tokens at length 512{}.", model.name,
+      tokens < kPaperTokens ? fmt::format(", these runs on {} tokens: compare orders, not numbers",
+                                          short_number(static_cast<double>(tokens)))
+                            : ""));
 }
 
 template <class Is>
@@ -194,10 +206,15 @@ void add_notes(ComparisonTable& table, const std::vector<EncodingRuns>& encoding
     table.notes.push_back(
         fmt::format("nan, and seeds that are missing: {}.", fmt::join(reasons, "; ")));
   }
-  const bool several = std::any_of(encodings.begin(), encodings.end(),
-                                   [](const auto& encoding) { return encoding.runs.size() > 1; });
-  table.notes.emplace_back(several ? "Means over seeds ± their standard deviation."
-                                   : "One seed each: what another seed would change is not known.");
+  const auto one_seed = [](const auto& encoding) { return encoding.runs.size() == 1; };
+  if (std::all_of(encodings.begin(), encodings.end(), one_seed)) {
+    table.notes.emplace_back("One seed each: what another seed would change is not known.");
+  } else {
+    table.notes.emplace_back("Means over seeds ± their standard deviation.");
+    if (std::any_of(encodings.begin(), encodings.end(), one_seed)) {
+      table.notes.emplace_back("Without ±: one seed.");
+    }
+  }
   std::vector<std::string> copies;
   for (const EncodingRuns& encoding : encodings) {
     for (const RunRecord* copy : encoding.copies) {

@@ -68,14 +68,16 @@ const EncodingRuns& reference_of(const std::vector<EncodingRuns>& encodings) {
   return rope == encodings.end() ? encodings.front() : *rope;
 }
 
-std::string difference_cell(const std::optional<EncodingDifference>& difference) {
+/// `most` seeds have another length.
+std::string difference_cell(const std::optional<EncodingDifference>& difference, std::size_t most) {
   if (!difference) {
     return "–";
   }
   const auto& [seeds, text] = *difference;
-  return fmt::format("{:+.4f}{}{}", seeds.mean,
+  return fmt::format("{:+.4f}{}{}{}", seeds.mean,
                      seeds.count > 1 ? fmt::format(" ± {:.4f}", seeds.deviation) : "",
-                     text ? fmt::format(" [{:+.4f}, {:+.4f}]", text->low, text->high) : "");
+                     text ? fmt::format(" [{:+.4f}, {:+.4f}]", text->low, text->high) : "",
+                     seeds.count < most ? fmt::format(" ({} of {} seeds)", seeds.count, most) : "");
 }
 
 std::string differences(const std::vector<EncodingRuns>& encodings, const std::string& protocol) {
@@ -89,11 +91,15 @@ std::string differences(const std::vector<EncodingRuns>& encodings, const std::s
     if (&encoding == &reference) {
       continue;
     }
-    Row row{markdown_cell(encoding.label), "0"};
+    std::vector<std::optional<EncodingDifference>> found;
+    std::size_t most = 0;
     for (const std::int64_t length : lengths) {
-      const auto difference = difference_at(encoding, reference, length, protocol);
-      row.push_back(difference_cell(difference));
-      row[1] = difference ? std::to_string(difference->seeds.count) : row[1];
+      found.push_back(difference_at(encoding, reference, length, protocol));
+      most = std::max(most, found.back() ? found.back()->seeds.count : 0);
+    }
+    Row row{markdown_cell(encoding.label), std::to_string(most)};
+    for (const auto& difference : found) {
+      row.push_back(difference_cell(difference, most));
     }
     rows.push_back(row);
   }
@@ -175,7 +181,7 @@ std::string gate(const EncodingRuns& encoding, const RunRecord& run) {
   return heading_of(encoding, run) + markdown(rows);
 }
 
-/// The heads that tell tokens apart most.
+/// The heads that tell tokens apart most: those whose f varies most by the token.
 std::string words(const EncodingRuns& encoding, const RunRecord& run) {
   constexpr std::size_t kHeads = 6;
   std::vector<const HeadGate*> heads;
@@ -185,9 +191,13 @@ std::string words(const EncodingRuns& encoding, const RunRecord& run) {
     }
   }
   const std::size_t shown = std::min(kHeads, heads.size());
+  const auto by_token = [](const HeadGate* head) {
+    const double variance = head->token_share * head->deviation * head->deviation;
+    return std::isfinite(variance) ? variance : 0.0;
+  };
   std::partial_sort(
       heads.begin(), heads.begin() + static_cast<std::ptrdiff_t>(shown), heads.end(),
-      [](const HeadGate* a, const HeadGate* b) { return a->deviation > b->deviation; });
+      [&](const HeadGate* a, const HeadGate* b) { return by_token(a) > by_token(b); });
   heads.resize(shown);
   if (heads.empty()) {
     return "";

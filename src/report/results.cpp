@@ -21,13 +21,26 @@ std::optional<Summary> summarize_runs(const EncodingRuns& encoding, const Value&
   return summarize(values);
 }
 
-std::span<const LengthResult> results_of(const RunRecord& run, const std::string& protocol = "") {
+/// Null where a run was not evaluated so.
+const EvaluationRecord* evaluation_of(const RunRecord& run, const std::string& protocol) {
   if (protocol.empty()) {
-    return run.evaluation ? std::span(run.evaluation->lengths) : std::span<const LengthResult>();
+    return run.evaluation ? &*run.evaluation : nullptr;
   }
   const auto found = run.further.find(protocol);
-  return found == run.further.end() ? std::span<const LengthResult>()
-                                    : std::span(found->second.lengths);
+  return found == run.further.end() ? nullptr : &found->second;
+}
+
+std::span<const LengthResult> results_of(const RunRecord& run, const std::string& protocol = "") {
+  const EvaluationRecord* evaluation = evaluation_of(run, protocol);
+  return evaluation == nullptr ? std::span<const LengthResult>() : std::span(evaluation->lengths);
+}
+
+/// Whether two runs of one seed were evaluated on the same tokens.
+bool are_comparable(const RunRecord& a, const RunRecord& b, const std::string& protocol) {
+  const EvaluationRecord* ours = evaluation_of(a, protocol);
+  const EvaluationRecord* theirs = evaluation_of(b, protocol);
+  return a.seed == b.seed && a.data_sha256 == b.data_sha256 && ours != nullptr &&
+         theirs != nullptr && ours->tokens == theirs->tokens;
 }
 
 /// Adds another seed's losses to those on the same text; what does not fit is none.
@@ -116,8 +129,9 @@ std::optional<EncodingDifference> difference_at(const EncodingRuns& encoding,
   std::vector<double> differences;
   std::vector<LossSum> ours, theirs;
   for (const RunRecord* run : encoding.runs) {
-    const auto other = std::find_if(reference.runs.begin(), reference.runs.end(),
-                                    [&](const RunRecord* each) { return each->seed == run->seed; });
+    const auto other =
+        std::find_if(reference.runs.begin(), reference.runs.end(),
+                     [&](const RunRecord* each) { return are_comparable(*run, *each, protocol); });
     const LengthResult* a = result_at(*run, length, protocol);
     const LengthResult* b =
         other == reference.runs.end() ? nullptr : result_at(**other, length, protocol);

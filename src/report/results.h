@@ -59,7 +59,7 @@ struct EncodingDifference {
   Summary seeds;                 // of the differences
   std::optional<Interval> text;  // 95 %, of their mean, by drawing the text again
 };
-/// Nothing where no seed has both.
+/// Nothing where no seed has both, or only on other text: other data, or another part of it.
 std::optional<EncodingDifference> difference_at(const EncodingRuns& encoding,
                                                 const EncodingRuns& reference, std::int64_t length,
                                                 const std::string& protocol = "");
