@@ -167,10 +167,10 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
               };
               LaneTorque<Way> torque;
               torque.set(query, dq);
-              torque.leave(staged);
+              torque.leave(staged[warp].rows);
               barrier_at(shared.free[stage]).arrive();
             }
-            turns.undo(dq);
+            turns.undo(dq, of_warp);
             // What waited there has been added: it is the warp's until another tile waits there.
             store_and_sum(dq, of_warp, staged, kQuery, block == 0, tile_of(g.dq, p, head, tile),
                           g.dq.row_stride);
@@ -190,13 +190,13 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
         LaneTurns<Way> turns;
         turns.load(input, p, head, diagonal);
         LaneTorque<Way> torque;
-        torque.take(staged);
         void* const rows = staged[warp].rows;
+        torque.take(rows);
         store_and_sum(dv, rows, staged, kValue, block == 0, value_gradients, g.dv.row_stride);
         scale_by(dk, p.scale);
         torque.add([&](int step) { return k[step]; }, dk);
-        torque.store(input, p, head, diagonal);
-        turns.undo(dk);
+        torque.store(input, p, head, diagonal, rows);
+        turns.undo(dk, rows);
         store_and_sum(dk, rows, staged, kKey, block == 0, key_gradients, g.dk.row_stride);
       } else {
         store_tile(dk, p.scale, key_gradients, g.dk.row_stride);

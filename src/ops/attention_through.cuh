@@ -69,46 +69,119 @@ struct LanePair {
   static __device__ constexpr int y(int half, int j) { return x(half, j) + (kHalf ? 16 : 1); }
 };
 
-/// 16 bits for each pair that a lane has of its two rows, two pairs a word.
+/// Where a warp's finished rows pass through shared memory, 32 channels at a time, and its sums of
+/// columns over a head's rows.
+struct alignas(128) WarpStage {
+  using Rows = SharedRows<32>;
+  std::byte rows[16 * Rows::kRowBytes];
+  float sums[3][2 * kPairs];  // of dq, dk and dv
+};
+
+/// The 16 bytes of a warp's rows in shared memory that a lane moves to or from global memory, of
+/// the first or the second of its two rows.
+__device__ inline uint4& piece_of(void* rows, int lane, int half) {
+  const std::uint32_t offset = WarpStage::Rows{0}.at(8 * half + lane / 4, lane % 4);
+  return *reinterpret_cast<uint4*>(static_cast<std::byte*>(rows) + offset);
+}
+
+/// 16 bits for each pair that a lane has of its two rows, two pairs a word. In global memory these
+/// lie apart, so lanes move whole pieces of rows there, and exchange them through `rows`, shared
+/// memory of the warp.
 template <RotaryLayout kLayout>
-struct LaneWords {
-  using Pair = LanePair<kLayout>;
+class LaneWords {
+ public:
   std::uint32_t of[2][kLanePairs / 2];
 
-  /// From a tensor [B, T, H, P], or to it.
+  /// Loads pieces from a tensor [B, T, H, P]. The lane's own pairs are there after exchange().
   __device__ void load(const std::uint16_t* tensor, const Problem<bf16>& p, int head, int tile) {
-    visit(tensor, p, head, tile, [](std::uint32_t& word, const std::uint16_t* a, int to_b) {
-      if constexpr (Pair::kHalf) {
-        word = *reinterpret_cast<const std::uint32_t*>(a);
-      } else {
-        word = a[0] | std::uint32_t{a[to_b]} << 16;
-      }
-    });
+    const int thread = read_thread();
+    const std::uint16_t* const from = piece_at(tensor, p, head, tile, thread);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      set(half, *reinterpret_cast<const uint4*>(from + half * 8 * p.heads * kPairs));
+    }
   }
-  __device__ void store(std::uint16_t* tensor, const Problem<bf16>& p, int head, int tile) {
-    visit(tensor, p, head, tile, [](std::uint32_t word, std::uint16_t* a, int to_b) {
-      if constexpr (Pair::kHalf) {
-        *reinterpret_cast<std::uint32_t*>(a) = word;
-      } else {
-        a[0] = static_cast<std::uint16_t>(word);
-        a[to_b] = static_cast<std::uint16_t>(word >> 16);
+  __device__ void exchange(void* rows) {
+    const int lane = read_thread() % 32;
+    __syncwarp();  // what was there before has been read
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      piece_of(rows, lane, half) = get(half);
+    }
+    __syncwarp();
+    take(rows);
+    if constexpr (kLayout == RotaryLayout::kInterleaved) {
+      // Of eight pairs the lane has 2 c and 2 c + 1, and wants c and c + 4.
+      regroup(lane % 4 / 2, lane % 4 / 2 + 2, lane % 2);
+    }
+  }
+
+  /// Leaves the lane's own pairs in shared memory, or takes them from there.
+  __device__ void leave(void* rows) const {
+    const int lane = read_thread() % 32;
+    __syncwarp();  // what was there before has been read
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      store_fragment(WarpStage::Rows{shared_address(rows)}.at(lane % 16, 2 * i + lane / 16),
+                     {{of[0][2 * i], of[1][2 * i], of[0][2 * i + 1], of[1][2 * i + 1]}});
+    }
+  }
+  __device__ void take(void* rows) {
+    const int lane = read_thread() % 32;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const Fragment f = WarpStage::Rows{shared_address(rows)}.load(0, i, lane);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        of[k % 2][2 * i + k / 2] = f.part[k];
       }
-    });
+    }
+  }
+
+  /// Stores the lane's own pairs.
+  __device__ void store(std::uint16_t* tensor, const Problem<bf16>& p, int head, int tile,
+                        void* rows) {
+    const int thread = read_thread();
+    const int lane = thread % 32;
+    if constexpr (kLayout == RotaryLayout::kInterleaved) {
+      regroup(lane % 2 * 2, lane % 2 * 2 + 1, lane % 4 / 2);
+    }
+    leave(rows);
+    __syncwarp();
+    std::uint16_t* const to = piece_at(tensor, p, head, tile, thread);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      __stwb(reinterpret_cast<uint4*>(to + half * 8 * p.heads * kPairs),
+             piece_of(rows, lane, half));
+    }
   }
 
  private:
-  /// Calls visit(word, its first pair, distance to its second).
-  template <class T, class Visit>
-  __device__ void visit(T* tensor, const Problem<bf16>& p, int head, int tile, const Visit& visit) {
-    const int thread = read_thread();
-    T* const row = pairs_of(tensor, p, head, tile * 64 + row_of(thread)) + Pair::first(thread);
+  __device__ uint4 get(int half) const {
+    return {of[half][0], of[half][1], of[half][2], of[half][3]};
+  }
+  __device__ void set(int half, const uint4& piece) {
+    of[half][0] = piece.x;
+    of[half][1] = piece.y;
+    of[half][2] = piece.z;
+    of[half][3] = piece.w;
+  }
+
+  template <class T>
+  static __device__ T* piece_at(T* tensor, const Problem<bf16>& p, int head, int tile, int thread) {
+    return pairs_of(tensor, p, head, tile * 64 + row_of(thread)) + thread % 4 * 8;
+  }
+
+  /// Makes every word of the lower halves of words of two of the four lanes that share a row, or of
+  /// their upper halves.
+  __device__ void regroup(int first, int second, int upper) {
+    const unsigned halves = upper != 0 ? 0x7632 : 0x5410;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int j = 0; j < kLanePairs; j += 2) {
-        visit(of[half][j / 2], row + half * 8 * p.heads * kPairs + Pair::offset(j),
-              Pair::offset(j + 1) - Pair::offset(j));
-      }
+    for (int i = 0; i < kLanePairs; ++i) {
+      std::uint32_t& word = of[i / 4][i % 4];
+      const std::uint32_t a = __shfl_sync(kAllLanes, word, first, 4);
+      const std::uint32_t b = __shfl_sync(kAllLanes, word, second, 4);
+      word = __byte_perm(a, b, halves);
     }
   }
 };
@@ -130,7 +203,11 @@ class LaneTurns {
     }
   }
 
-  __device__ void undo(GroupSums& sums) const {
+  /// `rows`: shared memory of the warp, to exchange phases through.
+  __device__ void undo(GroupSums& sums, [[maybe_unused]] void* rows) {
+    if constexpr (Way::kTurn == Turn::kPhases) {
+      phases_.exchange(rows);
+    }
     if constexpr (Way::kTurn != Turn::kNone) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -164,14 +241,6 @@ class LaneTurns {
   LaneWords<Way::kLayout> phases_;
 };
 
-/// Where a warp's finished rows pass through shared memory, 32 channels at a time, and its sums of
-/// columns over a head's rows.
-struct alignas(128) WarpStage {
-  using Rows = SharedRows<32>;
-  std::byte rows[16 * Rows::kRowBytes];
-  float sums[3][2 * kPairs];  // of dq, dk and dv
-};
-
 /// The gradients of a lane's phases, in radians, which need only the rotated values.
 template <class Way>
 class LaneTorque {
@@ -187,41 +256,28 @@ class LaneTorque {
     update<true>(value, gradient);
   }
 
-  /// Leaves it in shared memory until it is taken from there.
-  __device__ void leave(WarpStage* group) const {
+  /// Leaves it in shared memory of the warp until it is taken from there.
+  __device__ void leave(void* rows) const {
     if constexpr (Way::kTorque) {
-      __syncwarp();  // what was there before has been read
-      std::uint32_t* const there = place(group);
-#pragma unroll
-      for (int i = 0; i < kLanePairs; ++i) {
-        there[32 * i] = words_.of[i / 4][i % 4];
-      }
+      words_.leave(rows);
     }
   }
-  __device__ void take(WarpStage* group) {
+  __device__ void take(void* rows) {
     if constexpr (Way::kTorque) {
-      const std::uint32_t* const there = place(group);
-#pragma unroll
-      for (int i = 0; i < kLanePairs; ++i) {
-        words_.of[i / 4][i % 4] = there[32 * i];
-      }
+      words_.take(rows);
     }
   }
 
-  __device__ void store(const Input& input, const Problem<bf16>& p, int head, int tile) {
+  /// Stores it, through shared memory of the warp.
+  __device__ void store(const Input& input, const Problem<bf16>& p, int head, int tile,
+                        void* rows) {
     if constexpr (Way::kTorque) {
-      words_.store(input.torque, p, head, tile);
+      words_.store(input.torque, p, head, tile, rows);
     }
   }
 
  private:
   using Pair = LanePair<Way::kLayout>;
-
-  static __device__ std::uint32_t* place(WarpStage* group) {
-    static_assert(sizeof(WarpStage::rows) == sizeof(words_) * kWarp);
-    const int thread = read_thread();
-    return reinterpret_cast<std::uint32_t*>(group[thread / 32].rows) + thread % 32;
-  }
 
   template <bool kAdd, class Value>
   __device__ void update(const Value& value, const GroupSums& gradient) {
@@ -294,10 +350,9 @@ __device__ inline void store_and_sum(const GroupSums& tile, void* memory, WarpSt
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const std::uint32_t staged = rows.at(8 * i + lane / 4, lane % 4) - rows.base;
       __stwb(reinterpret_cast<uint4*>(to + (row_of(thread) + 8 * i) * stride + side * 32 +
                                       lane % 4 * 8),
-             *reinterpret_cast<const uint4*>(static_cast<const std::byte*>(memory) + staged));
+             piece_of(memory, lane, i));
     }
   }
   own[0] = sums[0];
