@@ -12,6 +12,56 @@
 namespace carope::cuda::tiled {
 namespace {
 
+/// The tile that has a group's keys, whose gradients are complete together.
+struct OwnTile {
+  int head, tile;
+  bool first;                   // of those that the group has of the head
+  const GroupFactor& keys;      // rotated
+  const std::uint32_t queries;  // likewise, in shared memory
+  SharedBarrier queries_free;
+};
+
+/// Takes the gradients of a group's own tile through what was before attention, and stores them.
+template <class Way>
+__device__ void finish(const Problem<bf16>& p, const Gradients<bf16>& g, const Input& input,
+                       WarpStage* staged, const OwnTile& own, LaneTurns<Way>& turns, GroupSums& dq,
+                       GroupSums& dk, const GroupSums& dv) {
+  const auto place_in = [&](const Rows<bf16>& rows) {
+    return tile_of(rows, p, own.head, own.tile);
+  };
+  if constexpr (Way::kGoesOn) {
+    const int thread = read_thread();
+    void* const rows = staged[thread / 32].rows;
+    const auto store = [&](const GroupSums& sums, Part part, const Rows<bf16>& to) {
+      store_and_sum(sums, rows, staged, part, own.first, place_in(to), to.row_stride);
+    };
+    scale_by(dq, p.scale);
+    scale_by(dk, p.scale);
+    if constexpr (Way::kTorque) {
+      const auto query = [&](int step) {
+        return Rows64{own.queries}.load(thread / 32 * 16, step, thread % 32);
+      };
+      const auto key = [&](int step) { return own.keys[step]; };
+      LaneTorque<Way::kLayout> torque(query, dq, key, dk);
+      own.queries_free.arrive();
+      torque.store(input, p, own.head, own.tile, rows);
+    } else {
+      own.queries_free.arrive();
+    }
+    store(dv, kValue, g.dv);
+    turns.prepare(rows);
+    turns.undo(dq);
+    store(dq, kQuery, g.dq);
+    turns.undo(dk);
+    store(dk, kKey, g.dk);
+  } else {
+    own.queries_free.arrive();
+    store_tile(dq, p.scale, place_in(g.dq), g.dq.row_stride);
+    store_tile(dk, p.scale, place_in(g.dk), g.dk.row_stride);
+    store_tile(dv, 1.0F, place_in(g.dv), g.dv.row_stride);
+  }
+}
+
 /// A warpgroup's part: the keys it owns, and dq of every other tile.
 template <class Way>
 __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const Input& input,
@@ -24,26 +74,20 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
   const int first_column = lane % 4 * 2;
   const Rows64 own_gradients{shared_address(shared.score_gradients[group])};
   WarpStage* const staged = shared.staged + group * kConsumerWarps / kGroups;
-  if (group == 1) {
-    pass_by<kConsumers>(read_by(1));  // so that the first tile's score gradients may be written
+  if (group == 0) {
+    pass_by<kConsumers>(read_by(0));  // so that the first tile's score gradients may be written
   }
   int n = 0;
   int blocks = 0;
   for (int head = blockIdx.x; head < heads; head += gridDim.x) {
     for (int block = 0; kGroups * block < tiles; ++block, ++blocks) {
       const auto& keys = shared.keys[blocks % 2];
-      const int diagonal = kGroups * block + group;  // the first tile that sees the group's keys
+      const int diagonal = kGroups * block + group;  // the tile that has the group's keys
       GroupFactor k, v;
       barrier_at(shared.filled[n % kStages]).wait(n / kStages);
       load_left_factor(k, Rows64{shared_address(keys[group])});
       load_left_factor(v, Rows64{shared_address(shared.values[group])});
       barrier_at(shared.values_free).arrive();
-      if (group == 1) {
-        pass_by<kConsumers>(written_for(0));
-        barrier_at(shared.free[n % kStages]).arrive();
-        ++n;
-        barrier_at(shared.filled[n % kStages]).wait(n / kStages);
-      }
 
       GroupSums dk = {}, dv = {}, s;
       const auto start_scores = [&](int stage) {
@@ -52,10 +96,14 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
             s, k, SharedFactor::along_result(shared_address(shared.queries[stage])), false);
         close_products();
       };
+      // Each thread reads what it wrote.
+      const auto kept_at = [&](int tile) {
+        return shared.query_gradients[tile - kGroups] + 8 * kWarp * warp + lane;
+      };
       start_scores(n % kStages);
       wait_for_products<0>();
       settle(s);
-      for (int tile = diagonal; tile < tiles; ++tile, ++n) {
+      for (int tile = tiles - 1;; --tile, ++n) {
         const int stage = n % kStages;
         const std::uint32_t queries = shared_address(shared.queries[stage]);
         const std::uint32_t douts = shared_address(shared.douts[stage]);
@@ -105,13 +153,9 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
         publish_to_products();
         // The next tile's scores are computed while this one's dq is put away.
         const auto start_next_and_wait_for_others = [&] {
-          if (tile + 1 < tiles) {
-            barrier_at(shared.filled[(n + 1) % kStages]).wait((n + 1) / kStages);
-            start_scores((n + 1) % kStages);
-            wait_for_products<1>();
-          } else {
-            wait_for_products<0>();
-          }
+          barrier_at(shared.filled[(n + 1) % kStages]).wait((n + 1) / kStages);
+          start_scores((n + 1) % kStages);
+          wait_for_products<1>();
         };
         if (!adds_dq) {
           pass_by<kConsumers>(written_for(1 - group));
@@ -130,52 +174,45 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
             turns.load(input, p, head, tile);  // they come while dq is computed
           }
           wait_at<kConsumers>(written_for(group));
+          begin_products();
+          start(0);
           if (tile > kGroups * block) {
-            begin_products();
-            start(0);
             start(1);
-            close_products();
-          } else {
-            begin_products();
-            start(0);
-            close_products();
           }
-          start_next_and_wait_for_others();
+          close_products();
+          if (tile > diagonal) {
+            start_next_and_wait_for_others();
+          } else {
+            wait_for_products<0>();
+          }
           settle(dq);
           pass_by<kConsumers>(read_by(group));
-          const bool needs_queries = Way::kTorque && tile == diagonal;
-          if (!needs_queries) {
+          if (tile > diagonal) {
             barrier_at(shared.free[stage]).arrive();
           }
-          float4* const of_warp =
-              shared.query_gradients[max(tile - kGroups, group)] + 8 * kWarp * warp;
-          float4* const kept = of_warp + lane;
           if (block > 0) {
-            add_kept(dq, kept);
+            add_kept(dq, kept_at(tile));
           }
-          if (tile != diagonal) {
-            keep(dq, kept);
-          } else if constexpr (Way::kGoesOn) {
+          if (tile > diagonal) {
+            keep(dq, kept_at(tile));
+          } else {
+            settle(dk);
+            settle(dv);
+            barrier_at(shared.keys_free[blocks % 2]).arrive();
+            if (group == 1) {  // the last tile has only queries before its keys
+              pass_by<kConsumers>(written_for(0));
+              ++n;
+              barrier_at(shared.filled[n % kStages]).wait(n / kStages);
+              barrier_at(shared.free[n % kStages]).arrive();
+            }
+            ++n;
             if constexpr (!kFromMemory) {
               turns.load(input, p, head, tile);
             }
-            scale_by(dq, p.scale);
-            if (needs_queries) {
-              const int thread = read_thread();
-              const auto query = [&](int step) {
-                return Rows64{queries}.load(thread / 32 * 16, step, thread % 32);
-              };
-              LaneTorque<Way> torque;
-              torque.set(query, dq);
-              torque.leave(staged[warp].rows);
-              barrier_at(shared.free[stage]).arrive();
-            }
-            turns.undo(dq, of_warp);
-            // What waited there has been added: it is the warp's until another tile waits there.
-            store_and_sum(dq, of_warp, staged, kQuery, block == 0, tile_of(g.dq, p, head, tile),
-                          g.dq.row_stride);
-          } else {
-            store_tile(dq, p.scale, tile_of(g.dq, p, head, tile), g.dq.row_stride);
+            finish(p, g, input, staged,
+                   {head, tile, block == 0, k, queries, barrier_at(shared.free[stage])}, turns, dq,
+                   dk, dv);
+            break;
           }
         }
         wait_for_products<0>();
@@ -183,32 +220,13 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
         settle(dk);
         settle(dv);
       }
-      barrier_at(shared.keys_free[blocks % 2]).arrive();
-      bf16* const key_gradients = tile_of(g.dk, p, head, diagonal);
-      bf16* const value_gradients = tile_of(g.dv, p, head, diagonal);
-      if constexpr (Way::kGoesOn) {
-        LaneTurns<Way> turns;
-        turns.load(input, p, head, diagonal);
-        LaneTorque<Way> torque;
-        void* const rows = staged[warp].rows;
-        torque.take(rows);
-        store_and_sum(dv, rows, staged, kValue, block == 0, value_gradients, g.dv.row_stride);
-        scale_by(dk, p.scale);
-        torque.add([&](int step) { return k[step]; }, dk);
-        torque.store(input, p, head, diagonal, rows);
-        turns.undo(dk, rows);
-        store_and_sum(dk, rows, staged, kKey, block == 0, key_gradients, g.dk.row_stride);
-      } else {
-        store_tile(dk, p.scale, key_gradients, g.dk.row_stride);
-        store_tile(dv, 1.0F, value_gradients, g.dv.row_stride);
-      }
     }
     if (Way::kGoesOn && input.shares != nullptr) {
       write_shares(p, shared, input.shares, group, head);
     }
   }
-  if (group == 0) {
-    wait_at<kConsumers>(read_by(1));
+  if (group == 1) {
+    wait_at<kConsumers>(read_by(0));
   }
 }
 

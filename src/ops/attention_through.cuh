@@ -98,7 +98,11 @@ class LaneWords {
     const std::uint16_t* const from = piece_at(tensor, p, head, tile, thread);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      set(half, *reinterpret_cast<const uint4*>(from + half * 8 * p.heads * kPairs));
+      const auto piece = *reinterpret_cast<const uint4*>(from + half * 8 * p.heads * kPairs);
+      of[half][0] = piece.x;
+      of[half][1] = piece.y;
+      of[half][2] = piece.z;
+      of[half][3] = piece.w;
     }
   }
   __device__ void exchange(void* rows) {
@@ -106,28 +110,9 @@ class LaneWords {
     __syncwarp();  // what was there before has been read
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      piece_of(rows, lane, half) = get(half);
+      piece_of(rows, lane, half) = {of[half][0], of[half][1], of[half][2], of[half][3]};
     }
     __syncwarp();
-    take(rows);
-    if constexpr (kLayout == RotaryLayout::kInterleaved) {
-      // Of eight pairs the lane has 2 c and 2 c + 1, and wants c and c + 4.
-      regroup(lane % 4 / 2, lane % 4 / 2 + 2, lane % 2);
-    }
-  }
-
-  /// Leaves the lane's own pairs in shared memory, or takes them from there.
-  __device__ void leave(void* rows) const {
-    const int lane = read_thread() % 32;
-    __syncwarp();  // what was there before has been read
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      store_fragment(WarpStage::Rows{shared_address(rows)}.at(lane % 16, 2 * i + lane / 16),
-                     {{of[0][2 * i], of[1][2 * i], of[0][2 * i + 1], of[1][2 * i + 1]}});
-    }
-  }
-  __device__ void take(void* rows) {
-    const int lane = read_thread() % 32;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const Fragment f = WarpStage::Rows{shared_address(rows)}.load(0, i, lane);
@@ -135,6 +120,10 @@ class LaneWords {
       for (int k = 0; k < 4; ++k) {
         of[k % 2][2 * i + k / 2] = f.part[k];
       }
+    }
+    if constexpr (kLayout == RotaryLayout::kInterleaved) {
+      // Of eight pairs the lane has 2 c and 2 c + 1, and wants c and c + 4.
+      regroup(lane % 4 / 2, lane % 4 / 2 + 2, lane % 2);
     }
   }
 
@@ -146,7 +135,12 @@ class LaneWords {
     if constexpr (kLayout == RotaryLayout::kInterleaved) {
       regroup(lane % 2 * 2, lane % 2 * 2 + 1, lane % 4 / 2);
     }
-    leave(rows);
+    __syncwarp();  // what was there before has been read
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      store_fragment(WarpStage::Rows{shared_address(rows)}.at(lane % 16, 2 * i + lane / 16),
+                     {{of[0][2 * i], of[1][2 * i], of[0][2 * i + 1], of[1][2 * i + 1]}});
+    }
     __syncwarp();
     std::uint16_t* const to = piece_at(tensor, p, head, tile, thread);
 #pragma unroll
@@ -157,16 +151,6 @@ class LaneWords {
   }
 
  private:
-  __device__ uint4 get(int half) const {
-    return {of[half][0], of[half][1], of[half][2], of[half][3]};
-  }
-  __device__ void set(int half, const uint4& piece) {
-    of[half][0] = piece.x;
-    of[half][1] = piece.y;
-    of[half][2] = piece.z;
-    of[half][3] = piece.w;
-  }
-
   template <class T>
   static __device__ T* piece_at(T* tensor, const Problem<bf16>& p, int head, int tile, int thread) {
     return pairs_of(tensor, p, head, tile * 64 + row_of(thread)) + thread % 4 * 8;
@@ -203,30 +187,44 @@ class LaneTurns {
     }
   }
 
-  /// `rows`: shared memory of the warp, to exchange phases through.
-  __device__ void undo(GroupSums& sums, [[maybe_unused]] void* rows) {
+  /// Computes sines from what was loaded. `rows`: shared memory of the warp, to exchange phases
+  /// through.
+  __device__ void prepare([[maybe_unused]] void* rows) {
     if constexpr (Way::kTurn == Turn::kPhases) {
       phases_.exchange(rows);
     }
     if constexpr (Way::kTurn != Turn::kNone) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int j = 0; j < kLanePairs; ++j) {
-          float sine, cosine;
-          sincos_turns<bf16>(turns(half, j), sine, cosine);
-          float& x = sums[Pair::x(half, j)];
-          float& y = sums[Pair::y(half, j)];
-          const float turned = x * cosine + y * sine;
-          y = y * cosine - x * sine;
-          x = turned;
-        }
-      }
+      for_each_pair([&](int half, int j) {
+        sincos_turns<bf16>(turns(half, j), sine_[half][j], cosine_[half][j]);
+      });
+    }
+  }
+
+  __device__ void undo(GroupSums& sums) const {
+    if constexpr (Way::kTurn != Turn::kNone) {
+      for_each_pair([&](int half, int j) {
+        float& x = sums[Pair::x(half, j)];
+        float& y = sums[Pair::y(half, j)];
+        const float turned = x * cosine_[half][j] + y * sine_[half][j];
+        y = y * cosine_[half][j] - x * sine_[half][j];
+        x = turned;
+      });
     }
   }
 
  private:
   using Pair = LanePair<Way::kLayout>;
+
+  template <class Visit>
+  static __device__ void for_each_pair(const Visit& visit) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int j = 0; j < kLanePairs; ++j) {
+        visit(half, j);
+      }
+    }
+  }
 
   __device__ std::uint32_t turns(int half, int j) const {
     if constexpr (Way::kTurn == Turn::kIncrements) {
@@ -239,70 +237,48 @@ class LaneTurns {
 
   std::uint32_t increments_[kLanePairs], steps_;
   LaneWords<Way::kLayout> phases_;
+  float sine_[2][kLanePairs], cosine_[2][kLanePairs];
 };
 
 /// The gradients of a lane's phases, in radians, which need only the rotated values.
-template <class Way>
+template <RotaryLayout kLayout>
 class LaneTorque {
  public:
-  /// Replaces what there is by that of q or k and its gradient, or adds it. value(step) is what a
-  /// left factor has of q or k for a step.
-  template <class Value>
-  __device__ void set(const Value& value, const GroupSums& gradient) {
-    update<false>(value, gradient);
-  }
-  template <class Value>
-  __device__ void add(const Value& value, const GroupSums& gradient) {
-    update<true>(value, gradient);
-  }
-
-  /// Leaves it in shared memory of the warp until it is taken from there.
-  __device__ void leave(void* rows) const {
-    if constexpr (Way::kTorque) {
-      words_.leave(rows);
-    }
-  }
-  __device__ void take(void* rows) {
-    if constexpr (Way::kTorque) {
-      words_.take(rows);
+  /// Of q and k and their gradients. query(step) and key(step) are what a left factor has of them
+  /// for a step.
+  template <class Query, class Key>
+  __device__ LaneTorque(const Query& query, const GroupSums& dq, const Key& key,
+                        const GroupSums& dk) {
+    constexpr int kSteps = Pair::kHalf ? 2 : 4;  // then y is two steps after x, or with it
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const Fragment query_x = query(step);
+      const Fragment query_y = Pair::kHalf ? query(step + 2) : query_x;
+      const Fragment key_x = key(step);
+      const Fragment key_y = Pair::kHalf ? key(step + 2) : key_x;
+#pragma unroll
+      for (int i = 0; i < kLanePairs / kSteps; ++i) {
+        const int half = i % 2;
+        const int j = step * kLanePairs / kSteps + i / 2 * 2;
+        const auto torque = [&](int j) {
+          const int x = Pair::x(half, j);
+          const int y = Pair::y(half, j);
+          return element(query_x, x) * dq[y] - element(query_y, y) * dq[x] +
+                 element(key_x, x) * dk[y] - element(key_y, y) * dk[x];
+        };
+        words_.of[half][j / 2] = pack_bf16(torque(j), torque(j + 1));
+      }
     }
   }
 
   /// Stores it, through shared memory of the warp.
   __device__ void store(const Input& input, const Problem<bf16>& p, int head, int tile,
                         void* rows) {
-    if constexpr (Way::kTorque) {
-      words_.store(input.torque, p, head, tile, rows);
-    }
+    words_.store(input.torque, p, head, tile, rows);
   }
 
  private:
-  using Pair = LanePair<Way::kLayout>;
-
-  template <bool kAdd, class Value>
-  __device__ void update(const Value& value, const GroupSums& gradient) {
-    if constexpr (Way::kTorque) {
-      constexpr int kSteps = Pair::kHalf ? 2 : 4;  // then y is two steps after x, or with it
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        const Fragment x = value(step);
-        const Fragment y = Pair::kHalf ? value(step + 2) : x;
-#pragma unroll
-        for (int i = 0; i < kLanePairs / kSteps; ++i) {
-          const int half = i % 2;
-          const int j = step * kLanePairs / kSteps + i / 2 * 2;
-          const auto torque = [&](int j) {
-            const int at_x = Pair::x(half, j);
-            const int at_y = Pair::y(half, j);
-            return element(x, at_x) * gradient[at_y] - element(y, at_y) * gradient[at_x];
-          };
-          std::uint32_t& word = words_.of[half][j / 2];
-          const float2 before = kAdd ? unpack_bf16(word) : float2{0.0F, 0.0F};
-          word = pack_bf16(before.x + torque(j), before.y + torque(j + 1));
-        }
-      }
-    }
-  }
+  using Pair = LanePair<kLayout>;
 
   /// What a fragment has in the place of element i of GroupSums.
   __device__ static float element(const Fragment& f, int i) {
@@ -310,7 +286,7 @@ class LaneTorque {
     return i % 2 == 0 ? two.x : two.y;
   }
 
-  LaneWords<Way::kLayout> words_;
+  LaneWords<kLayout> words_;
 };
 
 /// Which part of qkv a tile belongs to.
