@@ -82,7 +82,7 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
   for (int head = blockIdx.x; head < heads; head += gridDim.x) {
     for (int block = 0; kGroups * block < tiles; ++block, ++blocks) {
       const auto& keys = shared.keys[blocks % 2];
-      const int diagonal = kGroups * block + group;  // the tile that has the group's keys
+      const int own = kGroups * block + group;  // the tile that has the group's keys
       GroupFactor k, v;
       barrier_at(shared.filled[n % kStages]).wait(n / kStages);
       load_left_factor(k, Rows64{shared_address(keys[group])});
@@ -96,22 +96,16 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
             s, k, SharedFactor::along_result(shared_address(shared.queries[stage])), false);
         close_products();
       };
-      // Each thread reads what it wrote.
-      const auto kept_at = [&](int tile) {
-        return shared.query_gradients[tile - kGroups] + 8 * kWarp * warp + lane;
-      };
-      start_scores(n % kStages);
-      wait_for_products<0>();
-      settle(s);
-      for (int tile = tiles - 1;; --tile, ++n) {
-        const int stage = n % kStages;
+      // From the scores of a tile to those of its gradients that the group has alone, and to score
+      // gradients in shared memory.
+      const auto take_scores = [&](int stage, bool adds_dq, bool is_own) {
         const std::uint32_t queries = shared_address(shared.queries[stage]);
         const std::uint32_t douts = shared_address(shared.douts[stage]);
         GroupSums dp;
         begin_products();
         start_product<false>(dp, v, SharedFactor::along_result(douts), false);
         close_products();
-        if (tile == diagonal) {
+        if (is_own) {
           for_each_sum([&](int n, int half, int i) {
             if (16 * warp + 8 * half + lane / 4 > 8 * n + first_column + i) {
               s[4 * n + 2 * half + i] = kNegativeInfinity;
@@ -139,7 +133,6 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
         start_product<true>(dk, gradients, SharedFactor::along_sum(queries), true);
         close_products();
 
-        const bool adds_dq = tile % kGroups == group;
         // All warps that read the score gradients of the tile before must be done with them.
         if (adds_dq) {
           wait_at<kConsumers>(read_by(1 - group));
@@ -151,6 +144,22 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
           store_fragment(own_gradients.at(16 * warp + lane % 16, 2 * i + lane / 16), gradients[i]);
         }
         publish_to_products();
+      };
+      const auto start_dq = [&](GroupSums& dq, int part) {
+        start_product<true, true>(
+            dq, SharedFactor::along_sum(shared_address(shared.score_gradients[part])),
+            SharedFactor::along_sum(shared_address(keys[part])), part > 0);
+      };
+      const auto kept_at = [&](int tile) {
+        return shared.query_gradients[tile - kGroups] + 8 * kWarp * warp + lane;
+      };
+      start_scores(n % kStages);
+      wait_for_products<0>();
+      settle(s);
+      for (int tile = tiles - 1; tile > own; --tile, ++n) {
+        const int stage = n % kStages;
+        const bool adds_dq = tile % kGroups == group;
+        take_scores(stage, adds_dq, false);
         // The next tile's scores are computed while this one's dq is put away.
         const auto start_next_and_wait_for_others = [&] {
           barrier_at(shared.filled[(n + 1) % kStages]).wait((n + 1) / kStages);
@@ -163,63 +172,68 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
           barrier_at(shared.free[stage]).arrive();
         } else {
           GroupSums dq;
-          const auto start = [&](int part) {
-            start_product<true, true>(
-                dq, SharedFactor::along_sum(shared_address(shared.score_gradients[part])),
-                SharedFactor::along_sum(shared_address(keys[part])), part > 0);
-          };
-          LaneTurns<Way> turns;
-          constexpr bool kFromMemory = Way::kTurn == Turn::kPhases;
-          if (kFromMemory && tile == diagonal) {
-            turns.load(input, p, head, tile);  // they come while dq is computed
-          }
           wait_at<kConsumers>(written_for(group));
           begin_products();
-          start(0);
-          if (tile > kGroups * block) {
-            start(1);
-          }
+          start_dq(dq, 0);
+          start_dq(dq, 1);
           close_products();
-          if (tile > diagonal) {
-            start_next_and_wait_for_others();
-          } else {
-            wait_for_products<0>();
-          }
+          start_next_and_wait_for_others();
           settle(dq);
           pass_by<kConsumers>(read_by(group));
-          if (tile > diagonal) {
-            barrier_at(shared.free[stage]).arrive();
-          }
+          barrier_at(shared.free[stage]).arrive();
           if (block > 0) {
             add_kept(dq, kept_at(tile));
           }
-          if (tile > diagonal) {
-            keep(dq, kept_at(tile));
-          } else {
-            settle(dk);
-            settle(dv);
-            barrier_at(shared.keys_free[blocks % 2]).arrive();
-            if (group == 1) {  // the last tile has only queries before its keys
-              pass_by<kConsumers>(written_for(0));
-              ++n;
-              barrier_at(shared.filled[n % kStages]).wait(n / kStages);
-              barrier_at(shared.free[n % kStages]).arrive();
-            }
-            ++n;
-            if constexpr (!kFromMemory) {
-              turns.load(input, p, head, tile);
-            }
-            finish(p, g, input, staged,
-                   {head, tile, block == 0, k, queries, barrier_at(shared.free[stage])}, turns, dq,
-                   dk, dv);
-            break;
-          }
+          keep(dq, kept_at(tile));
         }
         wait_for_products<0>();
         settle(s);
         settle(dk);
         settle(dv);
       }
+
+      const int stage = n % kStages;
+      take_scores(stage, true, true);
+      GroupSums dq;
+      LaneTurns<Way> turns;
+      constexpr bool kFromMemory = Way::kTurn == Turn::kPhases;
+      if constexpr (kFromMemory) {
+        turns.load(input, p, head, own);  // they come while dq is computed
+      }
+      wait_at<kConsumers>(written_for(group));
+      if (group == 1) {
+        begin_products();
+        start_dq(dq, 0);
+        start_dq(dq, 1);
+        close_products();
+      } else {
+        begin_products();
+        start_dq(dq, 0);
+        close_products();
+      }
+      wait_for_products<0>();
+      settle(dq);
+      settle(dk);
+      settle(dv);
+      pass_by<kConsumers>(read_by(group));
+      barrier_at(shared.keys_free[blocks % 2]).arrive();
+      ++n;
+      if (group == 1) {  // no query of the last tile sees the group's keys
+        pass_by<kConsumers>(written_for(0));
+        barrier_at(shared.filled[n % kStages]).wait(n / kStages);  // it must have come to go
+        barrier_at(shared.free[n % kStages]).arrive();
+        ++n;
+      }
+      if (block > 0) {
+        add_kept(dq, kept_at(own));
+      }
+      if constexpr (!kFromMemory) {
+        turns.load(input, p, head, own);
+      }
+      finish(p, g, input, staged,
+             {head, own, block == 0, k, shared_address(shared.queries[stage]),
+              barrier_at(shared.free[stage])},
+             turns, dq, dk, dv);
     }
     if (Way::kGoesOn && input.shares != nullptr) {
       write_shares(p, shared, input.shares, group, head);
