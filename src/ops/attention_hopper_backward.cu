@@ -8,6 +8,8 @@
 // transposed (rows are keys), so that probabilities and score gradients are left factors without
 // leaving the registers. Only dq needs both halves: score gradients meet in shared memory, and the
 // groups take turns in adding a tile's dq, which waits in shared memory between blocks of keys.
+// Queries come from the last tile to the one that has the group's own keys: then all gradients of
+// its tokens are complete, and go on together through the rotation that these had.
 // A third group brings the tiles. All sums have a fixed order.
 namespace carope::cuda::tiled {
 namespace {
@@ -15,9 +17,9 @@ namespace {
 /// The tile that has a group's keys, whose gradients are complete together.
 struct OwnTile {
   int head, tile;
-  bool first;                   // of those that the group has of the head
-  const GroupFactor& keys;      // rotated
-  const std::uint32_t queries;  // likewise, in shared memory
+  bool first;               // of those that the group has of the head
+  const GroupFactor& keys;  // rotated
+  std::uint32_t queries;    // likewise, in shared memory
   SharedBarrier queries_free;
 };
 

@@ -55,7 +55,7 @@ __device__ inline int read_by(int group) { return 1 + kGroups + group; }
 __device__ inline int within(int group) { return 1 + 2 * kGroups + group; }
 
 /// The order in which tiles are brought and taken: of each head, of each block of keys, from the
-/// last that sees them to the block's own. There both groups have all gradients of the same tokens.
+/// last that sees them to the block's own.
 struct Place {
   int head, block, tile;
 
