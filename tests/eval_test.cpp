@@ -297,7 +297,11 @@ class EvalCommand : public testing::Test {
     const RunConfig config = read_run(settings);
     Gpt model(config.model);
     model.initialise(1);
-    return save_checkpoint(folder_ / name, config, model, Optimizer(model.parameters(), {}),
+    Context ctx = Context::cpu(1);
+    const auto alone = make_alone();
+    Optimizer optimizer(model.parameters(), {});
+    GradientExchange exchange(*alone, model.memory(), ctx.device(), Sums::kFast);
+    return save_checkpoint(folder_ / name, config, {ctx, *alone, model, optimizer, exchange},
                            {.step = 7});
   }
 

@@ -18,6 +18,7 @@ namespace {
 struct TrainOptions {
   std::filesystem::path folder;
   bool resume = false;
+  bool exact_sums = false;
   ComputeOptions compute;
 };
 
@@ -27,7 +28,10 @@ void train(const TrainOptions& options, const Settings& settings) {
   const RunConfig config =
       options.resume ? saved_config(find_checkpoint(options.folder)) : read_run(settings);
   require_same(config, settings, options.folder);
-  Trainer trainer(ctx, config, options.folder, options.resume);
+  const auto ranks = make_alone();
+  Trainer trainer(
+      ctx, *ranks, config, options.folder,
+      {.resume = options.resume, .sums = options.exact_sums ? Sums::kExact : Sums::kFast});
   StepLine line(trainer, ctx);
   const PoliteStop stop;
   if (!trainer.run(line.observer(), stop.asked())) {
@@ -43,6 +47,9 @@ void add_train(CLI::App& app) {
   const auto options = std::make_shared<TrainOptions>();
   command->add_option("--out", options->folder, "folder of the run")->required();
   command->add_flag("--resume", options->resume, "go on from the folder's newest checkpoint");
+  command->add_flag("--exact-sums", options->exact_sums,
+                    "sum gradients in fp64, so that the losses do not depend on how many processes "
+                    "train together; on the CPU only");
   add_compute_options(*command, options->compute);
   add_recompute_option(*command, options->compute);
   const auto run = RunOptions::add(*command);

@@ -62,6 +62,17 @@ void download(Context& ctx, const Tensor& from, void* to) {
   }
 }
 
+void copy(Context& ctx, const Tensor& from, const Tensor& to) {
+  check<ShapeError>(from.bytes() == to.bytes() && from.dtype() == to.dtype(),
+                    "{} {} cannot be copied to {} {}", from.shape(), to_string(from.dtype()),
+                    to.shape(), to_string(to.dtype()));
+  if (ctx.device().kind == DeviceKind::kCuda) {
+    cuda::copy_on_stream(ctx.stream(), to.raw(), from.raw(), from.bytes());
+  } else {
+    std::memcpy(to.raw(), from.raw(), from.bytes());
+  }
+}
+
 void wait(Context& ctx) {
   if (ctx.device().kind == DeviceKind::kCuda) {
     cuda::wait_for_stream(ctx.stream());

@@ -250,7 +250,9 @@ bool run_experiment(Context& ctx, ExperimentConfig config, const TrainRun& train
       continue;
     }
     try {
-      Trainer trainer(ctx, run.config, run.folder, !list_checkpoints(run.folder).empty());
+      const auto ranks = make_alone();
+      Trainer trainer(ctx, *ranks, run.config, run.folder,
+                      {.resume = !list_checkpoints(run.folder).empty()});
       write_file(run.folder / "label.json",
                  Json{{"label", run.label}, {"order", run.order}}.dump() + "\n");
       if (!train(trainer, run, i)) {
