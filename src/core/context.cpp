@@ -63,13 +63,12 @@ void download(Context& ctx, const Tensor& from, void* to) {
 }
 
 void copy(Context& ctx, const Tensor& from, const Tensor& to) {
-  check<ShapeError>(from.bytes() == to.bytes() && from.dtype() == to.dtype(),
-                    "{} {} cannot be copied to {} {}", from.shape(), to_string(from.dtype()),
-                    to.shape(), to_string(to.dtype()));
+  check<ShapeError>(from.bytes() == to.bytes(), "{} bytes cannot be copied into {}", from.bytes(),
+                    to.bytes());
   if (ctx.device().kind == DeviceKind::kCuda) {
-    cuda::copy_on_stream(ctx.stream(), to.raw(), from.raw(), from.bytes());
+    cuda::copy_on_stream(ctx.stream(), to.raw(), from.raw(), to.bytes());
   } else {
-    std::memcpy(to.raw(), from.raw(), from.bytes());
+    std::memcpy(to.raw(), from.raw(), to.bytes());
   }
 }
 

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "core/context.h"
 #include "core/tensor.h"
+#include "dist/launch.h"
 
 namespace carope {
 
@@ -25,7 +27,8 @@ class Communicator {
   /// Sums over all ranks, in place. f32 or f64.
   virtual void all_reduce(Context& ctx, const Tensor& values) = 0;
   /// `own` becomes part number rank() of the sum over all ranks of `values`, which is as many parts
-  /// of equal size as there are ranks. f32 or f64.
+  /// of equal size as there are ranks; it may be that part of `values` itself, whose other parts
+  /// are then good for nothing. f32 or f64.
   virtual void reduce_scatter(Context& ctx, const Tensor& values, const Tensor& own) = 0;
   /// The inverse: `values` becomes the parts of all ranks, of which this one gives `own`; that may
   /// be its part of `values` itself. Any type.
@@ -37,7 +40,8 @@ class Communicator {
 
   /// Sums on the host; returns when they are there.
   virtual void sum(std::span<double> values) = 0;
-  /// The values of all ranks, in their order, on the host; ranks may have different numbers of them.
+  /// The values of all ranks, in their order, on the host; ranks may have different numbers of
+  /// them.
   virtual std::vector<double> gather(std::span<const double> values) = 0;
   /// Returns when all ranks have come here.
   virtual void meet() = 0;
@@ -45,5 +49,12 @@ class Communicator {
 
 /// A run of one process.
 std::unique_ptr<Communicator> make_alone();
+
+/// The ranks that the launcher started, for tensors on this device: MPI's on the CPU, NCCL's on
+/// GPUs. A rank that ends early, or is silent for longer than the timeout, ends this process with a
+/// message that names it. A process makes one, and its destructor waits for the other ranks unless
+/// an exception leads there. What this build or this launch cannot do is a ConfigError.
+std::unique_ptr<Communicator> make_communicator(const Launch& launch, Device device,
+                                                std::chrono::seconds timeout);
 
 }  // namespace carope
