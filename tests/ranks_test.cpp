@@ -20,7 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
 using Json = nlohmann::json;
 
@@ -65,9 +64,7 @@ class Ranks : public testing::Test {
     run_ranks(ranks, when, [&](Communicator& communicator) {
       Context ctx = Context::cpu(1);
       Trainer trainer(ctx, communicator, config, folder_ / name,
-                      {.resume = resume,
-                       .sums = sums,
-                       .bucket_bytes = kSmallBuckets});
+                      {.resume = resume, .sums = sums, .bucket_bytes = kSmallBuckets});
       // Only one rank is asked to stop.
       const std::atomic<bool> never = false;
       trainer.run(observer, communicator.rank() == 0 ? stop : never);
@@ -131,6 +128,178 @@ TEST_F(Ranks, LearnTheSameCurveWithinRounding) {
       EXPECT_LT(largest_difference(curve(name).losses, curve("1").losses), 1e-5) << name;
       EXPECT_LT(largest_difference(curve(name).norms, curve("1").norms), 1e-4) << name;
     }
+  }
+}
+
+TEST_F(Ranks, LeaveCheckpointsThatDoNotTellHowManyThereWere) {
+  train("1", 1, config(), Sums::kExact);
+  for (const int ranks : {2, 4}) {
+    const std::string name = std::to_string(ranks);
+    train(name, ranks, config(), Sums::kExact);
+    for (const char* file : {"model.safetensors", "optimizer.safetensors", "config.toml"}) {
+      for (const char* step : {"step-00000010", "step-00000020"}) {
+        EXPECT_TRUE(saved(name, step, file) == saved("1", step, file)) << ranks << file << step;
+      }
+    }
+  }
+}
+
+TEST_F(Ranks, GoOnFromACheckpointOfAnyNumber) {
+  train("whole", 1, config(), Sums::kExact);
+  for (const auto& [before, after] : {std::pair{4, 1}, {1, 4}, {4, 2}, {2, 8}}) {
+    const std::string name = fmt::format("{}-{}", before, after);
+    train(name, before, config(), Sums::kExact, When::kAtJoin, 7);
+    ASSERT_EQ(find_checkpoint(folder_ / name).filename(), "step-00000007");
+    train(name, after, config(), Sums::kExact);
+    EXPECT_LT(largest_difference(curve(name).losses, curve("whole").losses), 1e-12) << name;
+    EXPECT_TRUE(saved(name, "step-00000020", "model.safetensors") ==
+                saved("whole", "step-00000020", "model.safetensors"))
+        << name;
+  }
+}
+
+TEST_F(Ranks, LoadExactlyWhatWasSaved) {
+  train("four", 4, config(), Sums::kFast, When::kAtJoin, 7);
+  for (const int ranks : {1, 3, 4}) {
+    const std::string name = fmt::format("by-{}", ranks);
+    run_ranks(ranks, When::kAtJoin, [&](Communicator& communicator) {
+      Context ctx = Context::cpu(1);
+      const Gpt model(config().model, {}, DType::kF32,
+                      {.rank = communicator.rank(), .ranks = ranks, .bucket_bytes = kSmallBuckets});
+      Optimizer optimizer(model.memory().own(), {}, {});
+      GradientExchange exchange(communicator, model.memory(), {}, Sums::kFast);
+      const Trained trained{ctx, communicator, model, optimizer, exchange};
+      const RunState state = load_checkpoint(find_checkpoint(folder_ / "four"), trained);
+      EXPECT_EQ(state.step, 7);
+      EXPECT_EQ(optimizer.steps(), 7);
+      save_checkpoint(folder_ / name, config(), trained, state);
+    });
+    for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
+      EXPECT_TRUE(saved(name, "step-00000007", file) == saved("four", "step-00000007", file))
+          << ranks << file;
+    }
+  }
+}
+
+TEST_F(Ranks, AreRefusedWhereTheyCannotShareAStep) {
+  const std::string said = message_of<ConfigError>([&] { train("3", 3, config(), Sums::kFast); });
+  EXPECT_THAT(said, AllOf(HasSubstr("8 micro-batches of train.micro_batch = 1 rows"),
+                          HasSubstr("3 ranks cannot share evenly; start 2 of them")));
+  RunConfig coarse = config();
+  coarse.train.micro_batch = 4;
+  EXPECT_THAT(message_of<ConfigError>([&] { require_even_share(coarse, 8); }),
+              HasSubstr("start 2 of them, or begin with --train.micro_batch 1"));
+  require_even_share(coarse, 2);
+}
+
+/// A model's memory where it computes with bf16 copies, which on the CPU no model does.
+class SharedMaster {
+ public:
+  SharedMaster(Communicator& ranks, const std::vector<ParameterSpec>& specs)
+      : memory_(specs, {}, DType::kBF16,
+                {.rank = ranks.rank(), .ranks = ranks.size(), .bucket_bytes = 1000}),
+        optimizer_(memory_.own(), {.clip = 5.0}, {}),
+        exchange_(ranks, memory_, {}, Sums::kFast),
+        ranks_(ranks) {
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      std::vector<float> values;
+      for (std::uint64_t j = 0; j < static_cast<std::uint64_t>(specs[i].shape.size()); ++j) {
+        values.push_back(static_cast<float>(Philox(1, i).normal(j)));
+      }
+      memory_.set(i, values);
+    }
+  }
+
+  /// Gradients whose sum over any ranks is exact, eight shares of them.
+  void step(Context& ctx, std::uint64_t number) {
+    const int shares = 8 / ranks_.size();
+    for (const Parameter& parameter : memory_.parameters()) {
+      for (std::int64_t i = 0; parameter.gradient && i < parameter.gradient.size(); ++i) {
+        float sum = 0.0F;
+        for (int share = 0; share < shares; ++share) {
+          const auto seed = static_cast<std::uint64_t>(ranks_.rank() * shares + share);
+          sum += static_cast<float>(Philox(number, seed).below(64, static_cast<std::uint64_t>(i))) -
+                 31.0F;
+        }
+        parameter.gradient.f32()[i] = sum;
+      }
+    }
+    for (const std::int64_t block : {1, 0, -1}) {
+      exchange_.finished(ctx, block, true, true);
+    }
+    exchange_.join(ctx);
+    norms_.push_back(optimizer_.step(ctx, 1e-2, &ranks_));
+    exchange_.share_weights(ctx);
+  }
+
+  /// The fp32 values, and what the model would compute with.
+  std::vector<std::vector<float>> results(Context& ctx) {
+    std::vector<std::vector<float>> results;
+    std::vector<Tensor> own;
+    for (const Parameter& parameter : memory_.own()) {
+      own.push_back(parameter.value);
+    }
+    for (const Tensor& whole : exchange_.whole(ctx, own)) {
+      results.emplace_back(whole.f32(), whole.f32() + whole.size());
+    }
+    for (const Parameter& parameter : memory_.parameters()) {
+      std::vector<float>& values = results.emplace_back();
+      for (std::int64_t i = 0; i < parameter.spec.shape.size(); ++i) {
+        values.push_back(parameter.rounded ? to_float(parameter.rounded.data<Bf16>()[i])
+                                           : parameter.value.f32()[i]);
+      }
+    }
+    return results;
+  }
+
+  const ParameterMemory& memory() const { return memory_; }
+  const std::vector<double>& norms() const { return norms_; }
+
+ private:
+  ParameterMemory memory_;
+  Optimizer optimizer_;
+  GradientExchange exchange_;
+  Communicator& ranks_;
+  std::vector<double> norms_;
+};
+
+TEST(SharedMasterValues, AreUpdatedAsByOneRankAndRoundedForAll) {
+  const auto spec = [](const char* name, Shape shape, std::int64_t block, bool rounds,
+                       bool trainable = true) {
+    return ParameterSpec{.name = name,
+                         .shape = shape,
+                         .init = {},
+                         .decay = rounds,
+                         .trainable = trainable,
+                         .rounds = rounds,
+                         .block = block};
+  };
+  const std::vector<ParameterSpec> specs{
+      spec("embedding", {37, 29}, -1, true), spec("a.weight", {31, 17}, 0, true),
+      spec("a.gain", {17}, 0, false),        spec("a.frozen", {9, 5}, 0, true, false),
+      spec("b.weight", {300}, 1, true),      spec("b.bias", {1}, 1, true),
+      spec("gain", {17}, -1, false)};
+  std::vector<std::vector<float>> expected;
+  std::vector<double> norms;
+  for (const int ranks : {1, 2, 4, 8}) {
+    run_ranks(ranks, When::kAtJoin, [&](Communicator& communicator) {
+      Context ctx = Context::cpu(1);
+      SharedMaster model(communicator, specs);
+      for (std::uint64_t step = 0; step < 3; ++step) {
+        model.step(ctx, step);
+      }
+      for (const Parameter& parameter : model.memory().parameters()) {
+        const bool shared = ranks > 1 && parameter.spec.rounds && parameter.spec.trainable;
+        EXPECT_EQ(static_cast<bool>(parameter.value), !shared) << parameter.spec.name;
+      }
+      const auto results = model.results(ctx);
+      if (ranks == 1) {
+        expected = results;
+        norms = model.norms();
+      }
+      EXPECT_TRUE(results == expected) << ranks << " ranks, rank " << communicator.rank();
+      EXPECT_EQ(model.norms(), norms);
+    });
   }
 }
 

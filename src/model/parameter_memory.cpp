@@ -100,19 +100,17 @@ ParameterMemory::ParameterMemory(const std::vector<ParameterSpec>& specs, Device
   });
   gradients_ = Arena::plan(device, [&](Arena& arena) {
     for (Bucket& bucket : buckets_) {
-      const std::int64_t size = bucket.weights.size();
-      bucket.gradients = arena.take({size});
-      bucket.own_gradients =
-          sharding.ranks == 1 ? bucket.gradients : arena.take({size / sharding.ranks});
+      bucket.gradients = arena.take({bucket.weights.size()});
     }
   });
   // What lies between parameters is exchanged with them.
   values_.clear();
   rounded_.clear();
   gradients_.clear();
-  for (std::size_t i = 0; i < buckets_.size(); ++i) {
-    const std::int64_t part = buckets_[i].own_gradients.size();
-    buckets_[i].own_weights = part_of(buckets_[i].weights, sharding.rank * part, part);
+  for (Bucket& bucket : buckets_) {
+    const std::int64_t part = bucket.gradients.size() / sharding.ranks;
+    bucket.own_gradients = part_of(bucket.gradients, sharding.rank * part, part);
+    bucket.own_weights = part_of(bucket.weights, sharding.rank * part, part);
   }
   for (std::size_t i = 0; i < specs.size(); ++i) {
     if (plan.places[i]) {
@@ -146,7 +144,7 @@ void ParameterMemory::place(std::size_t number, const Place& place) {
   if (sharding_.ranks > 1) {
     own.begin = begin - place.begin;
     own.spec.shape = {size};
-    own.gradient = part_of(bucket.own_gradients, begin - part_begin, size);
+    own.gradient = part_of(bucket.gradients, begin, size);
     own.rounded = rounds ? part_of(bucket.weights, begin, size) : Tensor{};
     own.value = part_of(values, whole ? begin : begin - part_begin, size);
   }

@@ -21,7 +21,7 @@ struct Sharding {
 struct Bucket {
   std::int64_t block;    // whose backward pass finishes it; -1: the end of all
   Tensor gradients;      // [n] f32
-  Tensor own_gradients;  // [n / ranks] f32: room for the sum of all ranks'; itself with one rank
+  Tensor own_gradients;  // [n / ranks] the part of them whose sum over all ranks this one has
   Tensor weights;        // [n] what the model computes with, f32 or bf16
   Tensor own_weights;    // [n / ranks] the part of them that this rank updates
 };

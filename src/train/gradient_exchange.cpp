@@ -39,11 +39,17 @@ GradientExchange::GradientExchange(Communicator& ranks, const ParameterMemory& m
     arena_ = Arena::plan(device, [&](Arena& arena) {
       exact_.clear();
       for (const Bucket& bucket : memory.buckets()) {
-        exact_.push_back({arena.take({bucket.gradients.shape(), DType::kF64}),
-                          arena.take({bucket.own_gradients.shape(), DType::kF64})});
+        exact_.push_back(arena.take({bucket.gradients.shape(), DType::kF64}));
       }
     });
   }
+}
+
+Tensor GradientExchange::own_part(const Tensor& bucket) const {
+  const std::int64_t part = bucket.size() / ranks_.size();
+  return bucket.reshape({ranks_.size(), part})
+      .slice_rows(ranks_.rank(), ranks_.rank() + 1)
+      .reshape({part});
 }
 
 void GradientExchange::finished(Context& ctx, std::int64_t block, bool first, bool last) {
@@ -56,10 +62,10 @@ void GradientExchange::finished(Context& ctx, std::int64_t block, bool first, bo
       continue;
     }
     if (accumulates()) {
-      accumulate(ctx, buckets[i].gradients, first, exact_[i].sum);
+      accumulate(ctx, buckets[i].gradients, first, exact_[i]);
     }
     if (last && accumulates()) {
-      ranks_.reduce_scatter(ctx, exact_[i].sum, exact_[i].own);
+      ranks_.reduce_scatter(ctx, exact_[i], own_part(exact_[i]));
     } else if (last) {
       ranks_.reduce_scatter(ctx, buckets[i].gradients, buckets[i].own_gradients);
     }
@@ -69,7 +75,7 @@ void GradientExchange::finished(Context& ctx, std::int64_t block, bool first, bo
 void GradientExchange::join(Context& ctx) {
   ranks_.join(ctx);
   for (std::size_t i = 0; i < exact_.size(); ++i) {
-    round(ctx, exact_[i].own, memory_.buckets()[i].own_gradients);
+    round(ctx, own_part(exact_[i]), memory_.buckets()[i].own_gradients);
   }
 }
 

@@ -34,16 +34,13 @@ class GradientExchange {
   std::vector<Tensor> whole(Context& ctx, std::span<const Tensor> own);
 
  private:
-  /// A bucket's sum of micro-batches, and this rank's part of the sum over ranks.
-  struct Exact {
-    Tensor sum, own;  // f64
-  };
+  Tensor own_part(const Tensor& bucket) const;
   bool alone() const { return ranks_.size() == 1; }
 
   Communicator& ranks_;
   const ParameterMemory& memory_;
   Sums sums_;
-  std::vector<Exact> exact_;
+  std::vector<Tensor> exact_;  // f64: each bucket's sum of micro-batches
   Arena arena_;
 };
 

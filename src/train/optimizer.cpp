@@ -4,12 +4,23 @@
 
 namespace carope {
 
-Optimizer::Optimizer(std::span<const Parameter> parameters, const OptimizerConfig& config)
-    : config_(config) {
+namespace {
+
+Device device_of(std::span<const Parameter> parameters) {
   check<ConfigError>(!parameters.empty(), "there are no parameters to optimise");
-  arena_ = Arena::plan(parameters.front().value.device(), [&](Arena& arena) {
+  return parameters.front().value.device();
+}
+
+}  // namespace
+
+Optimizer::Optimizer(std::span<const Parameter> parameters, const OptimizerConfig& config)
+    : Optimizer(parameters, config, device_of(parameters)) {}
+
+Optimizer::Optimizer(std::span<const Parameter> parts, const OptimizerConfig& config, Device device)
+    : config_(config) {
+  arena_ = Arena::plan(device, [&](Arena& arena) {
     slots_.clear();
-    for (const Parameter& parameter : parameters) {
+    for (const Parameter& parameter : parts) {
       if (parameter.spec.trainable) {
         const Shape& shape = parameter.spec.shape;
         slots_.push_back({.value = parameter.value,

@@ -24,6 +24,8 @@ struct OptimizerConfig {
 class Optimizer {
  public:
   Optimizer(std::span<const Parameter> parameters, const OptimizerConfig& config);
+  /// The same for a rank, whose parts may be none where there are many for a small model.
+  Optimizer(std::span<const Parameter> parts, const OptimizerConfig& config, Device device);
 
   /// Updates every parameter from its gradient and returns the gradient's global norm before
   /// clipping. A norm that is not finite changes nothing: the caller must stop or skip. Where other

@@ -98,7 +98,7 @@ Trainer::Trainer(Context& ctx, Communicator& ranks, const RunConfig& config,
       folder_(std::move(folder)),
       model_(config.model, ctx.device(), ctx.compute(),
              {.rank = ranks.rank(), .ranks = ranks.size(), .bucket_bytes = options.bucket_bytes}),
-      optimizer_(model_.memory().own(), config.optimizer),
+      optimizer_(model_.memory().own(), config.optimizer, ctx.device()),
       exchange_(ranks, model_.memory(), ctx.device(), options.sums),
       activations_(plan_training(ctx, model_, config, ranks.size())) {
   if (first()) {
