@@ -6,10 +6,10 @@
 #include "cli/compute.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
+#include "cli/ranks.h"
 #include "cli/run_options.h"
 #include "cli/step_line.h"
 #include "core/progress.h"
-#include "dist/launch.h"
 #include "train/trainer.h"
 
 namespace carope {
@@ -20,22 +20,24 @@ struct TrainOptions {
   bool resume = false;
   bool exact_sums = false;
   ComputeOptions compute;
+  RankOptions ranks;
 };
 
 void train(const TrainOptions& options, const Settings& settings) {
-  require_single_process(launch_from_environment());
-  Context ctx = open_context(options.compute);
+  Workplace workplace = open_workplace(options.compute, options.ranks);
   const RunConfig config =
       options.resume ? saved_config(find_checkpoint(options.folder)) : read_run(settings);
   require_same(config, settings, options.folder);
-  const auto ranks = make_alone();
   Trainer trainer(
-      ctx, *ranks, config, options.folder,
+      workplace.ctx, *workplace.ranks, config, options.folder,
       {.resume = options.resume, .sums = options.exact_sums ? Sums::kExact : Sums::kFast});
-  StepLine line(trainer, ctx);
+  const std::unique_ptr<StepLine> line =
+      workplace.first() ? std::make_unique<StepLine>(trainer, workplace.ctx) : nullptr;
   const PoliteStop stop;
-  if (!trainer.run(line.observer(), stop.asked())) {
-    line.say("interrupted; go on with: carope train --resume --out " + options.folder.string());
+  if (!trainer.run(line ? line->observer() : TrainObserver{}, stop.asked())) {
+    if (line) {
+      line->say("interrupted; go on with: carope train --resume --out " + options.folder.string());
+    }
     throw CLI::RuntimeError(kInterrupted);
   }
 }
@@ -52,6 +54,7 @@ void add_train(CLI::App& app) {
                     "train together; on the CPU only");
   add_compute_options(*command, options->compute);
   add_recompute_option(*command, options->compute);
+  add_rank_options(*command, options->ranks);
   const auto run = RunOptions::add(*command);
   command->callback([options, run] { train(*options, run->settings()); });
 }

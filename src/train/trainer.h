@@ -54,6 +54,7 @@ class Trainer {
   const RunConfig& config() const { return config_; }
   const RunState& state() const { return state_; }
   std::int64_t steps() const { return config_.steps(); }
+  int ranks() const { return ranks_.size(); }
 
  private:
   bool first() const { return ranks_.rank() == 0; }
