@@ -61,9 +61,10 @@ std::optional<Launch> read(const Variables& names) {
                        names.world_size, variable(names.world_size), names.rank);
     return std::nullopt;
   }
-  Launch launch{.rank = static_cast<int>(number(names.rank)),
-                .world_size = static_cast<int>(number(names.world_size)),
-                .launcher = names.launcher};
+  Launch launch;
+  launch.rank = static_cast<int>(number(names.rank));
+  launch.world_size = static_cast<int>(number(names.world_size));
+  launch.launcher = names.launcher;
   check<ConfigError>(launch.rank < launch.world_size,
                      "{} = {} and {} = {} in the environment do not fit together", names.rank,
                      launch.rank, names.world_size, launch.world_size);

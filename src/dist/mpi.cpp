@@ -1,16 +1,23 @@
 #include "dist/mpi.h"
 
+#include <fmt/ranges.h>
 #include <mpi.h>
 
 #include <array>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <limits>
 #include <numeric>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <thread>
 #include <utility>
 
 #include "dist/check_tensors.h"
+#include "dist/watch.h"
 #include "dist/worker.h"
 
 namespace carope::mpi {
@@ -51,9 +58,11 @@ int count_of(const Tensor& values) {
 /// Every call of MPI is made by one thread, which is also what lets it go on beside the caller.
 class Ranks final : public Communicator {
  public:
-  explicit Ranks(const Launch& launch) : launch_(launch) {
+  Ranks(const Launch& launch, std::chrono::seconds timeout, std::function<std::string()> ailing)
+      : launch_(launch), timeout_(timeout) {
     worker_.give([this] { start(); });
     worker_.wait();
+    watch_ = std::make_unique<Watch>(launch.rank, meet_peers(), timeout, std::move(ailing));
   }
 
   ~Ranks() override {
@@ -152,7 +161,45 @@ class Ranks final : public Communicator {
  private:
   template <class Call>
   void give(const char* name, Call call) {
-    worker_.give([name, call = std::move(call)] { check_mpi(call(), name); });
+    worker_.give([this, name, call = std::move(call)] {
+      const int status = call();
+      if (status != MPI_SUCCESS) {
+        std::this_thread::sleep_for(timeout_);  // if a rank is lost, the watch says which
+      }
+      check_mpi(status, name);
+    });
+  }
+
+  /// Where to meet is what rank 0 says over MPI.
+  std::vector<Peer> meet_peers() {
+    constexpr std::size_t kAddresses = 16;
+    std::optional<Listener> listener;
+    std::array<char, 2048> said{};
+    if (rank() == 0) {
+      listener.emplace(0);
+      std::random_device random;
+      const std::string text =
+          fmt::format("{} {:08x}{:08x} {} {}", listener->port(), random(), random(), host_name(),
+                      fmt::join(own_addresses(kAddresses), " "));
+      text.copy(said.data(), said.size() - 1);
+    }
+    give("MPI_Bcast", [&] {
+      return MPI_Bcast(said.data(), static_cast<int>(said.size()), MPI_CHAR, 0, MPI_COMM_WORLD);
+    });
+    worker_.wait();
+    std::istringstream words(said.data());
+    Launch met = launch_;
+    words >> met.port >> met.job;
+    if (listener) {
+      return let_ranks_in(*listener, met, "-", patience_for(timeout_));
+    }
+    std::vector<std::string> addresses(std::istream_iterator<std::string>(words), {});
+    if (addresses.at(0) == host_name()) {
+      addresses.insert(addresses.begin(), "127.0.0.1");
+    }
+    std::vector<Peer> peers;
+    peers.push_back(join_first_rank(addresses, met.port, met, patience_for(timeout_)).peer);
+    return peers;
   }
 
   const void* part(const Tensor& values, const Tensor& own) const {
@@ -184,7 +231,9 @@ class Ranks final : public Communicator {
   }
 
   const Launch launch_;
+  const std::chrono::seconds timeout_;
   const int exceptions_ = std::uncaught_exceptions();
+  std::unique_ptr<Watch> watch_;  // until MPI has ended, and past this where it cannot
   Memory kept_;
   Worker worker_;
 };
@@ -193,8 +242,9 @@ class Ranks final : public Communicator {
 
 bool compiled() { return true; }
 
-std::unique_ptr<Communicator> make_ranks(const Launch& launch, std::chrono::seconds) {
-  return std::make_unique<Ranks>(launch);
+std::unique_ptr<Communicator> make_ranks(const Launch& launch, std::chrono::seconds timeout,
+                                         std::function<std::string()> ailing) {
+  return std::make_unique<Ranks>(launch, timeout, std::move(ailing));
 }
 
 }  // namespace carope::mpi
