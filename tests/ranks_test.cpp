@@ -2,15 +2,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/file.h"
 #include "core/random.h"
+#include "data/shards/shard.h"
+#include "dist/mpi.h"
+#include "eval/evaluation_json.h"
+#include "eval/perplexity.h"
 #include "support/compare.h"
 #include "support/errors.h"
 #include "support/folder.h"
+#include "support/program.h"
 #include "support/thread_ranks.h"
 #include "support/training.h"
 #include "train/trainer.h"
@@ -21,6 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using Json = nlohmann::json;
 
 constexpr std::size_t kSmallBuckets = 8 << 10;  // so that even a toy model has several
@@ -190,6 +198,102 @@ TEST_F(Ranks, AreRefusedWhereTheyCannotShareAStep) {
   EXPECT_THAT(message_of<ConfigError>([&] { require_even_share(coarse, 8); }),
               HasSubstr("start 2 of them, or begin with --train.micro_batch 1"));
   require_even_share(coarse, 2);
+}
+
+TEST_F(Ranks, ScoreBitForBitAsOneDoes) {
+  constexpr std::array kAll{Protocol::kSliding, Protocol::kLast, Protocol::kWindows};
+  const TokenStream stream(find_shards(folder_ / "data", Split::kValidation));
+  Gpt model(config().model);
+  model.initialise(1);
+  std::vector<std::string> expected;
+  for (const int ranks : {1, 2, 3, 7}) {
+    std::mutex mutex;
+    run_ranks(ranks, When::kAtJoin, [&](Communicator& communicator) {
+      Context ctx = Context::cpu(1);
+      std::vector<std::string> found;
+      for (const Resample resample : {Resample::kWindows, Resample::kDocuments}) {
+        // Batches of many short windows and of the rest, and windows that are run in pieces.
+        const EvalConfig config{
+            .lengths = {16, 48, 200}, .resample = resample, .tokens_at_once = 100};
+        for (const Evaluation& one :
+             measure_perplexity(ctx, communicator, model,
+                                {.stream = stream, .end_of_text = TokenId{7}}, config, kAll)) {
+          found.push_back(to_json(one));
+        }
+      }
+      const std::scoped_lock lock(mutex);
+      expected = expected.empty() ? found : expected;
+      EXPECT_EQ(found, expected) << ranks << " ranks, rank " << communicator.rank();
+    });
+  }
+}
+
+/// The program, started by mpirun. The environment that mpirun needs is that of ctest. What OpenMPI
+/// keeps until the end is no leak of the program.
+class Launched : public Ranks {
+ protected:
+  void SetUp() override {
+    if (!mpi::compiled()) {
+      GTEST_SKIP() << "built without MPI";
+    }
+  }
+
+  static Ended launch(int ranks, const std::string& arguments) {
+    return run(arguments,
+               ranks > 1 ? fmt::format("ASAN_OPTIONS=detect_leaks=0 mpirun -np {}", ranks) : "");
+  }
+  std::string out(const std::string& name) const {
+    return " --device cpu --threads 1 --out '" + (folder_ / name).string() + "' ";
+  }
+};
+
+TEST_F(Launched, TrainsAndScoresAsOneProcessDoes) {
+  const std::string settings = small_training(folder_ / "data") +
+                               " --train.tokens 2560 --train.micro_batch 2 --exact-sums "
+                               "--train.validate_every 10 --train.checkpoint_every 0";
+  for (const int ranks : {1, 2, 4}) {
+    const std::string name = std::to_string(ranks);
+    const Ended ended = launch(ranks, "train" + out(name) + settings);
+    ASSERT_EQ(ended.status, 0) << ended.output;
+    EXPECT_EQ(ended.output.find("step 20/20"), ended.output.rfind("step 20/20")) << ended.output;
+    EXPECT_LT(largest_difference(curve(name).losses, curve("1").losses), 1e-12) << ranks;
+    EXPECT_LT(largest_difference(curve(name).validations, curve("1").validations), 1e-12) << ranks;
+    EXPECT_EQ(Json::parse(read_file(folder_ / name / "run.json"))["ranks"], ranks);
+    const fs::path json = folder_ / (name + ".json");
+    const Ended scored = launch(ranks, "eval --device cpu --threads 1 --json '" + json.string() +
+                                           "' '" + (folder_ / "1").string() + "'");
+    ASSERT_EQ(scored.status, 0) << scored.output;
+    EXPECT_EQ(read_file(json), read_file(folder_ / "1.json")) << ranks;
+  }
+}
+
+TEST_F(Launched, ReproducesAnExperimentAndGoesOnWithMoreProcesses) {
+  const std::string settings = small_training(folder_ / "data") +
+                               " --train.tokens 2560 --train.micro_batch 2 "
+                               "--train.validate_tokens 512 --encodings ";
+  ASSERT_EQ(launch(1, "reproduce" + out("1") + settings + "carope,rope").status, 0);
+  ASSERT_EQ(launch(2, "reproduce" + out("2") + settings + "carope").status, 0);
+  const Ended ended = launch(4, "reproduce" + out("2") + settings + "carope,rope");
+  ASSERT_EQ(ended.status, 0) << ended.output;
+  EXPECT_THAT(ended.output, AllOf(HasSubstr("[2/2] rope-seed1"), Not(HasSubstr("[1/2]"))));
+  const Json one = Json::parse(read_file(folder_ / "1" / "results.json"))["runs"];
+  const Json some = Json::parse(read_file(folder_ / "2" / "results.json"))["runs"];
+  ASSERT_EQ(some.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    for (const auto& [length, perplexity] : one[i]["perplexity"].items()) {
+      EXPECT_NEAR(some[i]["perplexity"][length], perplexity.get<double>(),
+                  1e-4 * perplexity.get<double>());
+    }
+  }
+}
+
+TEST_F(Launched, RefusesAFolderThatHoldsARunWithoutWaitingForEver) {
+  const std::string command =
+      "train" + out("a") + small_training(folder_ / "data") + " --train.tokens 256";
+  ASSERT_EQ(launch(2, command).status, 0);
+  const Ended again = launch(2, command);
+  EXPECT_NE(again.status, 0);
+  EXPECT_THAT(again.output, AllOf(HasSubstr("carope: rank 0 on "), HasSubstr("give --resume")));
 }
 
 /// A model's memory where it computes with bf16 copies, which on the CPU no model does.

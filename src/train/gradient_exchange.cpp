@@ -53,9 +53,6 @@ Tensor GradientExchange::own_part(const Tensor& bucket) const {
 }
 
 void GradientExchange::finished(Context& ctx, std::int64_t block, bool first, bool last) {
-  if (alone() && !accumulates()) {
-    return;
-  }
   const std::span<const Bucket> buckets = memory_.buckets();
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     if (buckets[i].block != block) {
@@ -80,9 +77,6 @@ void GradientExchange::join(Context& ctx) {
 }
 
 void GradientExchange::share_weights(Context& ctx) {
-  if (alone()) {
-    return;
-  }
   for (const Bucket& bucket : memory_.buckets()) {
     ranks_.all_gather(ctx, bucket.own_weights, bucket.weights);
   }
@@ -90,9 +84,6 @@ void GradientExchange::share_weights(Context& ctx) {
 }
 
 std::vector<Tensor> GradientExchange::whole(Context& ctx, std::span<const Tensor> own) {
-  if (alone()) {
-    return {own.begin(), own.end()};
-  }
   for (std::size_t i = 0; i < own.size(); ++i) {
     copy(ctx, own[i], memory_.own()[i].gradient);
   }

@@ -15,7 +15,7 @@ enum class Sums : std::uint8_t {
 };
 
 /// Lets ranks train one model: sums their gradients while the backward pass goes on, and gives
-/// everyone the weights that each has updated a part of.
+/// everyone the weights that each has updated a part of. One rank exchanges nothing.
 class GradientExchange {
  public:
   GradientExchange(Communicator& ranks, const ParameterMemory& memory, Device device, Sums sums);
@@ -30,12 +30,11 @@ class GradientExchange {
   /// Gives all ranks the weights of all.
   void share_weights(Context& ctx);
   /// The trainable parameters' whole tensors from own tensors of all ranks, in the order of
-  /// ParameterMemory::own(). With several ranks they replace the gradients.
+  /// ParameterMemory::own(). They replace the gradients, so that they need no room.
   std::vector<Tensor> whole(Context& ctx, std::span<const Tensor> own);
 
  private:
   Tensor own_part(const Tensor& bucket) const;
-  bool alone() const { return ranks_.size() == 1; }
 
   Communicator& ranks_;
   const ParameterMemory& memory_;
