@@ -287,10 +287,12 @@ TEST_F(Launched, ReproducesAnExperimentAndGoesOnWithMoreProcesses) {
   }
 }
 
-TEST_F(Launched, RefusesAFolderThatHoldsARunWithoutWaitingForEver) {
+TEST_F(Launched, GoesOnWhereOneCommandMayBeginAndRefusesAFolderThatHoldsARunOtherwise) {
   const std::string command =
       "train" + out("a") + small_training(folder_ / "data") + " --train.tokens 256";
-  ASSERT_EQ(launch(2, command).status, 0);
+  ASSERT_EQ(launch(2, command + " --resume auto").status, 0);
+  ASSERT_EQ(launch(1, command + " --resume auto").status, 0);
+  ASSERT_EQ(curve("a").losses.size(), 2U);
   const Ended again = launch(2, command);
   EXPECT_NE(again.status, 0);
   EXPECT_THAT(again.output, AllOf(HasSubstr("carope: rank 0 on "), HasSubstr("give --resume")));

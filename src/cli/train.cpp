@@ -15,22 +15,31 @@
 namespace carope {
 namespace {
 
+constexpr const char* kAuto = "auto";
+
 struct TrainOptions {
   std::filesystem::path folder;
-  bool resume = false;
+  CLI::Option* resume = nullptr;
+  std::string resume_when;  // "auto", or nothing
   bool exact_sums = false;
   ComputeOptions compute;
   RankOptions ranks;
 };
 
+/// Whether to go on; that there is nothing yet is an error unless it was left open.
+bool resumes(const TrainOptions& options) {
+  return options.resume->count() > 0 &&
+         (options.resume_when != kAuto || !list_checkpoints(options.folder).empty());
+}
+
 void train(const TrainOptions& options, const Settings& settings) {
   Workplace workplace = open_workplace(options.compute, options.ranks);
+  const bool resume = resumes(options);
   const RunConfig config =
-      options.resume ? saved_config(find_checkpoint(options.folder)) : read_run(settings);
+      resume ? saved_config(find_checkpoint(options.folder)) : read_run(settings);
   require_same(config, settings, options.folder);
-  Trainer trainer(
-      workplace.ctx, *workplace.ranks, config, options.folder,
-      {.resume = options.resume, .sums = options.exact_sums ? Sums::kExact : Sums::kFast});
+  Trainer trainer(workplace.ctx, *workplace.ranks, config, options.folder,
+                  {.resume = resume, .sums = options.exact_sums ? Sums::kExact : Sums::kFast});
   const std::unique_ptr<StepLine> line =
       workplace.first() ? std::make_unique<StepLine>(trainer, workplace.ctx) : nullptr;
   const PoliteStop stop;
@@ -48,7 +57,15 @@ void add_train(CLI::App& app) {
   CLI::App* command = app.add_subcommand("train", "Trains a model on token shards");
   const auto options = std::make_shared<TrainOptions>();
   command->add_option("--out", options->folder, "folder of the run")->required();
-  command->add_flag("--resume", options->resume, "go on from the folder's newest checkpoint");
+  options->resume =
+      command
+          ->add_option(
+              "--resume", options->resume_when,
+              "go on from the folder's newest checkpoint; --resume auto begins where there "
+              "is none, so that one command does for a job that may be started again")
+          ->expected(0, 1)
+          ->type_name("[auto]")
+          ->check(CLI::IsMember({"", kAuto}));
   command->add_flag("--exact-sums", options->exact_sums,
                     "sum gradients in fp64, so that the losses do not depend on how many processes "
                     "train together; on the CPU only");

@@ -12,6 +12,11 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+/// Many ranks take longer to pass something round than to send it: 1 MiB for each, about.
+std::size_t usual_bucket_bytes(int ranks) {
+  return std::max<std::size_t>(16 << 20, static_cast<std::size_t>(ranks) << 20);
+}
+
 Tensor part_of(const Tensor& flat, std::int64_t begin, std::int64_t size) {
   return flat.reshape({flat.size(), 1}).slice_rows(begin, begin + size).reshape({size});
 }
@@ -44,7 +49,9 @@ struct ParameterMemory::Plan {
     for (const ParameterSpec& spec : specs) {
       blocks = std::max(blocks, spec.block + 1);
     }
-    const auto full = static_cast<std::int64_t>(sharding.bucket_bytes / sizeof(float));
+    const std::size_t bytes =
+        sharding.bucket_bytes > 0 ? sharding.bucket_bytes : usual_bucket_bytes(sharding.ranks);
+    const auto full = static_cast<std::int64_t>(bytes / sizeof(float));
     for (std::int64_t block = blocks; block-- > 0;) {
       if (buckets.empty() || buckets.back().size >= full) {
         buckets.push_back({block, true});

@@ -13,7 +13,7 @@ namespace carope {
 struct Sharding {
   int rank = 0;
   int ranks = 1;
-  std::size_t bucket_bytes = 16 << 20;  // of gradients that are exchanged at once, at least
+  std::size_t bucket_bytes = 0;  // of gradients that are exchanged at once, at least; 0: as usual
 };
 
 /// Trainable parameters that lie side by side because the backward pass finishes their gradients

@@ -35,7 +35,7 @@ struct TrainObserver {
 struct TrainerOptions {
   bool resume = false;  // goes on from the folder's newest checkpoint
   Sums sums = Sums::kFast;
-  std::size_t bucket_bytes = Sharding{}.bucket_bytes;
+  std::size_t bucket_bytes = 0;  // as Sharding has it
 };
 
 /// Trains one model into a folder. A step is a function of the configuration and the step before,
