@@ -86,7 +86,8 @@ ExperimentConfig experiment_of(const ReproduceOptions& options, const RunOptions
   return config;
 }
 
-void reproduce(const ReproduceOptions& options, const RunOptions& overrides) {
+/// Whether it came to its end. All ranks part in order in either case.
+bool reproduce(const ReproduceOptions& options, const RunOptions& overrides) {
   Workplace workplace = open_workplace(options.compute, options.ranks);
   ExperimentConfig config = experiment_of(options, overrides);
   if (config.folder.empty()) {
@@ -105,18 +106,17 @@ void reproduce(const ReproduceOptions& options, const RunOptions& overrides) {
     return trainer.run(line.observer(), stop.asked()) && !stop.asked();
   };
   const bool done = run_experiment(workplace.ctx, *workplace.ranks, config, train);
-  if (!done && workplace.first()) {
-    fmt::print(stderr, "interrupted; the same command goes on where it stopped\n");
+  if (!workplace.first()) {
+    return done;
   }
   if (!done) {
-    throw CLI::RuntimeError(kInterrupted);
-  }
-  if (!workplace.first()) {
-    return;
+    fmt::print(stderr, "interrupted; the same command goes on where it stopped\n");
+    return false;
   }
   const RunCollection collection = load_runs({config.folder});
   fmt::print("{}\n{}\n", to_text(compare(group_runs(collection.runs))),
              (config.folder / "report.html").string());
+  return true;
 }
 
 }  // namespace
@@ -172,7 +172,11 @@ void add_reproduce(CLI::App& app) {
   add_recompute_option(*command, options->compute);
   add_rank_options(*command, options->ranks);
   const auto overrides = RunOptions::add_overrides(*command);
-  command->callback([options, overrides] { reproduce(*options, *overrides); });
+  command->callback([options, overrides] {
+    if (!reproduce(*options, *overrides)) {
+      throw CLI::RuntimeError(kInterrupted);
+    }
+  });
 }
 
 }  // namespace carope

@@ -32,7 +32,8 @@ bool resumes(const TrainOptions& options) {
          (options.resume_when != kAuto || !list_checkpoints(options.folder).empty());
 }
 
-void train(const TrainOptions& options, const Settings& settings) {
+/// Whether it came to its end. All ranks part in order in either case.
+bool train(const TrainOptions& options, const Settings& settings) {
   Workplace workplace = open_workplace(options.compute, options.ranks);
   const bool resume = resumes(options);
   const RunConfig config =
@@ -43,12 +44,11 @@ void train(const TrainOptions& options, const Settings& settings) {
   const std::unique_ptr<StepLine> line =
       workplace.first() ? std::make_unique<StepLine>(trainer, workplace.ctx) : nullptr;
   const PoliteStop stop;
-  if (!trainer.run(line ? line->observer() : TrainObserver{}, stop.asked())) {
-    if (line) {
-      line->say("interrupted; go on with: carope train --resume --out " + options.folder.string());
-    }
-    throw CLI::RuntimeError(kInterrupted);
+  const bool ended = trainer.run(line ? line->observer() : TrainObserver{}, stop.asked());
+  if (!ended && line) {
+    line->say("interrupted; go on with: carope train --resume --out " + options.folder.string());
   }
+  return ended;
 }
 
 }  // namespace
@@ -73,7 +73,11 @@ void add_train(CLI::App& app) {
   add_recompute_option(*command, options->compute);
   add_rank_options(*command, options->ranks);
   const auto run = RunOptions::add(*command);
-  command->callback([options, run] { train(*options, run->settings()); });
+  command->callback([options, run] {
+    if (!train(*options, run->settings())) {
+      throw CLI::RuntimeError(kInterrupted);
+    }
+  });
 }
 
 }  // namespace carope
