@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <future>
@@ -50,7 +51,6 @@ int be_a_rank(const std::string& what, const std::filesystem::path& folder) {
     } else {
       ranks = make_communicator(launch, {}, kTimeout);
     }
-    write_bytes(folder / "ready", "");  // for the folder's time
     write_bytes(folder / ("rank-" + std::to_string(launch.rank)), std::to_string(getpid()));
     Context ctx = Context::cpu(1);
     std::vector<float> values(1000);
@@ -199,12 +199,16 @@ TEST(Faults, ARankThatIsKilledEndsTheOthers) {
 }
 
 TEST(Faults, ARankThatIsStoppedEndsTheOthersAndThenItself) {
-  for (const int stopped : {1, 0}) {
-    WatchedJob job(3);
+  std::array<WatchedJob, 2> jobs{WatchedJob(2), WatchedJob(3)};
+  for (int stopped = 0; stopped < 2; ++stopped) {
+    WatchedJob& job = jobs.at(static_cast<std::size_t>(stopped));
     ASSERT_TRUE(job.started) << job[0].output();
     kill(job[stopped].pid(), SIGSTOP);
-    const auto start = Clock::now();
-    for (int rank = 0; rank < 3; ++rank) {
+  }
+  const auto start = Clock::now();
+  for (int stopped = 0; stopped < 2; ++stopped) {
+    WatchedJob& job = jobs.at(static_cast<std::size_t>(stopped));
+    for (int rank = 0; rank < static_cast<int>(job.processes.size()); ++rank) {
       if (rank != stopped) {
         EXPECT_EQ(job[rank].wait_for(kTimeout + kSlack), 1);
         EXPECT_THAT(job[rank].output(), HasSubstr(rank_here(rank) + ": " + rank_here(stopped) +
@@ -233,6 +237,32 @@ TEST(Faults, AStopThatIsShorterThanTheTimeoutOrOfAllRanksIsNone) {
   EXPECT_EQ(job[0].wait_for(milliseconds(0)), -2) << job[0].output();
   EXPECT_EQ(job[1].wait_for(milliseconds(0)), -2) << job[1].output();
 }
+
+class CutLink : public testing::TestWithParam<const char*> {};
+
+TEST_P(CutLink, EndsBothSides) {
+  const bool by_mpi = GetParam() == std::string("sum");
+  if (by_mpi && !mpi::compiled()) {
+    GTEST_SKIP() << "built without MPI";
+  }
+  TemporaryFolder folder;
+  Process job(
+      {"unshare", "--user", "--map-root-user", "--net", "sh",
+       CAROPE_SOURCE_DIR "/tests/support/cut_link.sh", GetParam(), own_path(), folder.path()},
+      folder / "output");
+  const int status = job.wait_for(kStart);
+  const std::string output = job.output();
+  if (status == 127 || output.starts_with("unshare") ||
+      output.find("cannot make a link") != std::string::npos) {
+    GTEST_SKIP() << "this machine lets nobody make networks: " << output;
+  }
+  EXPECT_THAT(output, AllOf(HasSubstr("both have met"), HasSubstr("returned"),
+                            Not(HasSubstr("returned 0"))));
+  EXPECT_THAT(output, AllOf(HasSubstr(rank_here(0) + ": " + rank_here(1) + " has been silent"),
+                            HasSubstr(rank_here(1) + ": " + rank_here(0) + " has been silent")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, CutLink, testing::Values("watch", "sum"));
 
 /// mpirun's ranks, which are in the middle of operations.
 class MpiFaults : public testing::Test {
