@@ -2,27 +2,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <chrono>
 #include <fstream>
-#include <future>
 #include <map>
 #include <thread>
 
 #include "core/file.h"
-#include "core/version.h"
 #include "dist/communicator.h"
 #include "dist/mpi.h"
 #include "dist/watch.h"
-#include "support/errors.h"
 #include "support/folder.h"
 
-// What launchers say, how ranks meet, and what happens when one is lost. This program is also the
-// rank that is lost: see be_a_rank.
+// What happens when a rank is lost. This program is also the rank that is: see be_a_rank.
 namespace carope::test {
 namespace {
 
