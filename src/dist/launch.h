@@ -14,7 +14,7 @@ struct Launch {
   int world_size = 1;
   int local_rank = 0;  // among the ranks of this machine
   Launcher launcher = Launcher::kNone;
-  std::string address;    // where rank 0 can be met over TCP; empty where nobody said
+  std::string address{};  // where rank 0 can be met over TCP; empty where nobody said
   int port = 0;           // there
   std::string job = "-";  // tells this job's ranks from those of others; has no spaces
 };
