@@ -25,7 +25,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
 
-constexpr std::int64_t kSizes[] = {1, 3, 127, 1025, 100003};  // of a part
+constexpr std::int64_t kSizes[] = {1, 3, 127, 1025, 20011};  // of a part
 
 /// What no two ranks and no two places have in common, and sums of it are exact in f32.
 template <class T>
@@ -212,7 +212,7 @@ TEST_F(Ranks, GoOnWhileTheCallerComputes) {
   issued.take_down();
   summed.take_down();
   ranks_->meet();
-  std::vector<float> values(1 << 20, 1.0F);
+  std::vector<float> values(1 << 16, 1.0F);
   if (ranks_->rank() == 1) {
     EXPECT_TRUE(issued.wait()) << "the first rank waits for this one";
   }
@@ -225,7 +225,7 @@ TEST_F(Ranks, GoOnWhileTheCallerComputes) {
   if (ranks_->rank() == 1) {
     summed.give();
   }
-  EXPECT_THAT(values, Each(static_cast<float>(ranks_->size())));
+  EXPECT_EQ(values, std::vector<float>(values.size(), static_cast<float>(ranks_->size())));
   ranks_->meet();
   issued.take_down();
   summed.take_down();
