@@ -8,7 +8,9 @@
 #include <array>
 #include <chrono>
 #include <fstream>
+#include <iterator>
 #include <map>
+#include <sstream>
 #include <thread>
 
 #include "core/file.h"
@@ -147,6 +149,11 @@ std::vector<std::string> with(std::vector<std::string> words,
   return words;
 }
 
+std::vector<std::string> mpirun() {
+  std::istringstream words(CAROPE_MPIRUN);
+  return {std::istream_iterator<std::string>(words), {}};
+}
+
 std::vector<std::string> environment(int rank, int size, int port) {
   return {"env",
           "RANK=" + std::to_string(rank),
@@ -242,7 +249,7 @@ TEST_P(CutLink, EndsBothSides) {
   }
   TemporaryFolder folder;
   Process job(
-      {"unshare", "--user", "--map-root-user", "--net", "sh",
+      {"env", "MPIRUN=" CAROPE_MPIRUN, "unshare", "--user", "--map-root-user", "--net", "sh",
        CAROPE_SOURCE_DIR "/tests/support/cut_link.sh", GetParam(), own_path(), folder.path()},
       folder / "output");
   const int status = job.wait_for(kStart);
@@ -269,8 +276,7 @@ class MpiFaults : public testing::Test {
   }
   std::unique_ptr<Process> start(const std::string& what) {
     return std::make_unique<Process>(
-        std::vector<std::string>{"mpirun", "-np", "3", own_path(), "rank", what, folder_.path()},
-        folder_ / "output");
+        with(mpirun(), {"-np", "3", own_path(), "rank", what, folder_.path()}), folder_ / "output");
   }
   TemporaryFolder folder_;
 };
