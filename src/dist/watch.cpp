@@ -34,6 +34,7 @@ void say_last(int rank, const std::string& why) {
 struct Watched {
   Peer peer;
   Clock::duration silent{};
+  bool speaks = false;
   bool left = false;
 };
 
@@ -65,6 +66,9 @@ struct Watch::State {
     }
     const auto left = std::chrono::ceil<milliseconds>(time - Clock::now());
     poll(sockets.data(), sockets.size(), static_cast<int>(std::max(left.count(), 0L)));
+    for (std::size_t i = 0; i < watched.size(); ++i) {
+      watched[i].speaks = sockets[i + 1].revents != 0;
+    }
     return sockets[0].revents != 0;
   }
 
@@ -103,9 +107,12 @@ struct Watch::State {
     constexpr const char* kAdvice =
         "what it said last may tell why. The job ends; start it again with --resume to go on from "
         "its last checkpoint";
+    each.silent += elapsed;
+    if (!each.speaks && each.silent <= timeout) {
+      return {};
+    }
     const std::string who = fmt::format("rank {} on {}", each.peer.rank, each.peer.host);
     const bool open = each.peer.connection.receive();
-    each.silent += elapsed;
     while (const std::optional<std::string> line = each.peer.connection.line()) {
       each.silent = {};
       each.left = each.left || *line == "bye";

@@ -1,6 +1,6 @@
 # Joins two networks by a link, lets two ranks work together over it, cuts it, and says what they returned. Prints "cannot
 # make a link" where the machine allows none. To be run in a network of its own, as its root.
-# usage: cut_link.sh watch|sum PROGRAM FOLDER
+# usage: [MPIRUN="mpirun ..."] cut_link.sh watch|sum PROGRAM FOLDER
 what=$1 program=$2 folder=$3
 ip link set lo up
 unshare -n sleep 60 &
@@ -27,7 +27,7 @@ else
   # Everything goes over the link, also what mpirun has to say to its processes.
   export PMIX_MCA_ptl_base_if_include=here PMIX_MCA_ptl_base_remote_connections=1
   export OMPI_MCA_btl=tcp,self OMPI_MCA_btl_tcp_if_include=10.77.0.0/24
-  mpirun -np 1 "$program" rank sum "$folder" : -np 1 nsenter -t $other -n "$program" rank sum "$folder" &
+  $MPIRUN -np 1 "$program" rank sum "$folder" : -np 1 nsenter -t $other -n "$program" rank sum "$folder" &
   jobs=$!
 fi
 for i in $(seq 200); do
