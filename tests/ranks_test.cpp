@@ -228,8 +228,7 @@ TEST_F(Ranks, ScoreBitForBitAsOneDoes) {
   }
 }
 
-/// The program, started by mpirun. The environment that mpirun needs is that of ctest. What OpenMPI
-/// keeps until the end is no leak of the program.
+/// The program, started by mpirun. What OpenMPI keeps until the end is no leak of the program.
 class Launched : public Ranks {
  protected:
   void SetUp() override {
@@ -240,7 +239,9 @@ class Launched : public Ranks {
 
   static Ended launch(int ranks, const std::string& arguments) {
     return run(arguments,
-               ranks > 1 ? fmt::format("ASAN_OPTIONS=detect_leaks=0 mpirun -np {}", ranks) : "");
+               ranks > 1
+                   ? fmt::format("ASAN_OPTIONS=detect_leaks=0 " CAROPE_MPIRUN " -np {}", ranks)
+                   : "");
   }
   std::string out(const std::string& name) const {
     return " --device cpu --threads 1 --out '" + (folder_ / name).string() + "' ";
