@@ -24,6 +24,7 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
   const int first_column = lane % 4 * 2;
   const Rows64 own_gradients{shared_address(shared.score_gradients[group])};
   WarpStage* const staged = shared.staged + group * kConsumerWarps / kGroups;
+
   if (group == 1) {
     pass_by<kConsumers>(read_by(1));  // so that the first tile's score gradients may be written
   }
