@@ -4,9 +4,9 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -27,20 +27,25 @@ void check_nccl(ncclResult_t status, ncclComm_t comm, const char* call) {
 /// Lets the watch see what went wrong inside of NCCL: its kernels would wait for ever.
 class Health {
  public:
-  void set(ncclComm_t comm) { comm_ = comm; }
+  /// Returns when nobody looks at what was there before.
+  void set(ncclComm_t comm) {
+    const std::scoped_lock lock(mutex_);
+    comm_ = comm;
+  }
 
-  std::string ailment() const {
-    ncclComm_t comm = comm_;
+  std::string ailment() {
+    const std::scoped_lock lock(mutex_);
     ncclResult_t status = ncclSuccess;
-    if (comm == nullptr || ncclCommGetAsyncError(comm, &status) != ncclSuccess ||
+    if (comm_ == nullptr || ncclCommGetAsyncError(comm_, &status) != ncclSuccess ||
         status == ncclSuccess || status == ncclInProgress) {
       return "";
     }
-    return fmt::format("NCCL failed: {} ({})", ncclGetErrorString(status), ncclGetLastError(comm));
+    return fmt::format("NCCL failed: {} ({})", ncclGetErrorString(status), ncclGetLastError(comm_));
   }
 
  private:
-  std::atomic<ncclComm_t> comm_ = nullptr;
+  std::mutex mutex_;
+  ncclComm_t comm_ = nullptr;
 };
 
 ncclDataType_t type_of(const Tensor& values) {
