@@ -82,6 +82,7 @@ TEST(Launch, IsWhatTheLauncherSays) {
       {kMpirun, {3, 4, 1, Launcher::kOpenMpi, "", 0, "-"}},
       {kSrun, {5, 8, 1, Launcher::kSlurm, "gpu007", 22347, "12345.2"}},
       {kTorchrun, {3, 4, 1, Launcher::kTorchrun, "first", 29500, "-"}},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "1"}}, {0, 1, 0, Launcher::kTorchrun, "", 0, "-"}},
       {{{"RANK", "1"}, {"WORLD_SIZE", "2"}}, {1, 2, 1, Launcher::kTorchrun, "", 0, "-"}},
       // torchrun itself has the port.
       {both(kTorchrun, {{"TORCHELASTIC_RUN_ID", "a b"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"}}),
@@ -184,8 +185,9 @@ Connection knock(int port, const std::string& bytes) {
   return connection;
 }
 
-std::string hello(const std::string& version, int size, int rank, const std::string& job) {
-  return fmt::format("carope {} {} {} far {}\n", version, size, rank, job);
+std::string hello(const std::string& version, int size, int rank, const std::string& job,
+                  const std::string& device = "CPU") {
+  return fmt::format("carope {} {} {} far {} {}\n", version, size, rank, job, device);
 }
 
 const Launch kSecond{.rank = 1, .world_size = 2, .job = "j"};
@@ -200,8 +202,8 @@ TEST(Rendezvous, IsNotDisturbedByStrangers) {
     strangers.push_back(knock(port, std::string("\0\xff\n\n", 4)));
     strangers.push_back(knock(port, "carope\n"));
     strangers.push_back(knock(port, hello(now, 2, 1, "j").substr(0, 10)));
-    strangers.push_back(knock(port, "carope " + now + " 2 -1 far j\n"));
-    strangers.push_back(knock(port, "carope " + now + " 99999999999 1 far j\n"));
+    strangers.push_back(knock(port, "carope " + now + " 2 -1 far j CPU\n"));
+    strangers.push_back(knock(port, "carope " + now + " 99999999999 1 far j CPU\n"));
     strangers.push_back(knock(port, hello(now, 2, 1, "another-job")));
     knock(port, "gone");
     for (int i = 0; i < 200; ++i) {
@@ -220,7 +222,8 @@ TEST(Rendezvous, RefusesRanksThatDoNotFit) {
       {hello("0.0.0", 2, 1, "j"), "rank 1 on far runs version 0.0.0 of carope"},
       {hello(now, 3, 1, "j"), "rank 1 on far was told of 3 ranks"},
       {hello(now, 2, 7, "j"), "rank 7 on far was told of 2 ranks"},
-      {hello(now, 2, 0, "j"), "rank 0 on far was told of 2 ranks"}};
+      {hello(now, 2, 0, "j"), "rank 0 on far was told of 2 ranks"},
+      {hello(now, 2, 1, "j", "GPU"), "rank 1 on far computes on its GPU, but rank 0"}};
   for (const auto& [line, problem] : cases) {
     std::string answer;
     const std::string said = door([&, line = line](int port) {

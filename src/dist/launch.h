@@ -17,6 +17,7 @@ struct Launch {
   std::string address{};  // where rank 0 can be met over TCP; empty where nobody said
   int port = 0;           // there
   std::string job = "-";  // tells this job's ranks from those of others; has no spaces
+  bool on_gpu = false;    // what this one computes on, which a launcher does not say
 };
 
 /// Reads OpenMPI's, Slurm's or torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and

@@ -4,9 +4,11 @@
 
 namespace carope {
 
-std::unique_ptr<Communicator> make_communicator(const Launch& launch, Device device,
+std::unique_ptr<Communicator> make_communicator(const Launch& launched, Device device,
                                                 std::chrono::seconds timeout) {
   const bool on_gpu = device.kind == DeviceKind::kCuda;
+  Launch launch = launched;
+  launch.on_gpu = on_gpu;
   // One rank that was told where to meet others goes the way of many: so that can be tried.
   const bool tries = on_gpu && launch.launcher == Launcher::kTorchrun && nccl::compiled();
   if (launch.world_size == 1 && !tries) {

@@ -39,12 +39,15 @@ struct Hello {
   int rank = 0;
   std::string host;
   std::string job;
+  std::string device;
 };
 
 std::string to_line(const Hello& hello) {
-  return fmt::format("carope {} {} {} {} {}", hello.version, hello.world_size, hello.rank,
-                     hello.host, hello.job);
+  return fmt::format("carope {} {} {} {} {} {}", hello.version, hello.world_size, hello.rank,
+                     hello.host, hello.job, hello.device);
 }
+
+std::string device_of(const Launch& launch) { return launch.on_gpu ? "GPU" : "CPU"; }
 
 /// Empty where a stranger said it.
 std::optional<Hello> hello_of(const std::string& line) {
@@ -53,14 +56,15 @@ std::optional<Hello> hello_of(const std::string& line) {
     return word.size() < 9 &&
            std::all_of(word.begin(), word.end(), [](char c) { return '0' <= c && c <= '9'; });
   };
-  if (words.size() != 6 || words[0] != "carope" || !is_number(words[2]) || !is_number(words[3])) {
+  if (words.size() != 7 || words[0] != "carope" || !is_number(words[2]) || !is_number(words[3])) {
     return std::nullopt;
   }
   return Hello{.version = words[1],
                .world_size = std::stoi(words[2]),
                .rank = std::stoi(words[3]),
                .host = words[4],
-               .job = words[5]};
+               .job = words[5],
+               .device = words[6]};
 }
 
 /// Somebody who has connected and not yet said who it is.
@@ -175,6 +179,13 @@ class Door {
           "{} was told of {} ranks, but rank 0 on {} of {}; start all with the same WORLD_SIZE",
           who, hello.world_size, host_name(), launch_.world_size);
     }
+    if (hello.device != device_of(launch_)) {
+      return fmt::format(
+          "{} computes on its {}, but rank 0 on {} on its {}; give all ranks --device cuda, and "
+          "see "
+          "why one finds no GPU, or give all --device cpu",
+          who, hello.device, host_name(), device_of(launch_));
+    }
     if (const auto twin = peers_.find(hello.rank); twin != peers_.end()) {
       return fmt::format(
           "two processes say that they are rank {}, on {} and on {}; give every process a RANK of "
@@ -228,7 +239,8 @@ FirstRank join_first_rank(const std::vector<std::string>& addresses, int port, c
                     .world_size = launch.world_size,
                     .rank = launch.rank,
                     .host = host_name(),
-                    .job = launch.job};
+                    .job = launch.job,
+                    .device = device_of(launch)};
   std::string problem = "no address was given";
   while (Clock::now() < deadline) {
     for (const std::string& address : addresses) {
