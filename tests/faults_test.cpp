@@ -36,10 +36,11 @@ constexpr milliseconds kSlack(3000);  // for a machine that does other things to
 constexpr seconds kStart(40);         // for processes to start, also with sanitizers
 
 /// What a process of a job does, by its argument: sums with the others for ever, only watches them,
-/// or fails as the second rank.
+/// or as the second rank fails, or never comes.
 int be_a_rank(const std::string& what, const std::filesystem::path& folder) {
   const Launch launch = launch_from_environment();
   try {
+    std::this_thread::sleep_for(what == "absent" && launch.rank == 1 ? kStart : seconds(0));
     std::unique_ptr<Communicator> ranks;
     std::unique_ptr<Watch> watch;
     if (what == "watch") {
@@ -226,19 +227,49 @@ TEST(Faults, ARankThatIsStoppedEndsTheOthersAndThenItself) {
 }
 
 TEST(Faults, AStopThatIsShorterThanTheTimeoutOrOfAllRanksIsNone) {
-  WatchedJob job(2);
-  ASSERT_TRUE(job.started) << job[0].output();
-  kill(job[1].pid(), SIGSTOP);
+  WatchedJob briefly(2);
+  WatchedJob all(2);
+  ASSERT_TRUE(briefly.started) << briefly[0].output();
+  ASSERT_TRUE(all.started) << all[0].output();
+  kill(briefly[1].pid(), SIGSTOP);
+  kill(all[0].pid(), SIGSTOP);
+  kill(all[1].pid(), SIGSTOP);
   std::this_thread::sleep_for(kTimeout / 2);
-  kill(job[1].pid(), SIGCONT);
-  std::this_thread::sleep_for(milliseconds(600));  // it can be heard again
-  for (const int signal : {SIGSTOP, SIGCONT}) {
-    kill(job[0].pid(), signal);
-    kill(job[1].pid(), signal);
-    std::this_thread::sleep_for(kTimeout + milliseconds(500));
+  kill(briefly[1].pid(), SIGCONT);
+  std::this_thread::sleep_for(kTimeout / 2 + milliseconds(500));
+  kill(all[0].pid(), SIGCONT);
+  kill(all[1].pid(), SIGCONT);
+  std::this_thread::sleep_for(
+      milliseconds(700));  // they hear each other again, or that they did not
+  for (WatchedJob* job : {&briefly, &all}) {
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_EQ((*job)[rank].wait_for(milliseconds(0)), -2) << (*job)[rank].output();
+    }
   }
-  EXPECT_EQ(job[0].wait_for(milliseconds(0)), -2) << job[0].output();
-  EXPECT_EQ(job[1].wait_for(milliseconds(0)), -2) << job[1].output();
+}
+
+TEST(Faults, ARankThatNeverComesEndsTheOthers) {
+  TemporaryFolder folder;
+  Process first(with(environment(0, 2, free_port()), {own_path(), "rank", "watch", folder.path()}),
+                folder / "first");
+  Process second(with(environment(1, 2, free_port()), {own_path(), "rank", "watch", folder.path()}),
+                 folder / "second");
+  std::unique_ptr<Process> by_mpi;
+  if (mpi::compiled()) {
+    by_mpi = std::make_unique<Process>(
+        with(mpirun(), {"-np", "2", own_path(), "rank", "absent", folder.path()}), folder / "mpi");
+  }
+  const milliseconds patience = patience_for(kTimeout) + kSlack;
+  EXPECT_EQ(first.wait_for(patience), 1);
+  EXPECT_THAT(first.output(), AllOf(HasSubstr(rank_here(0) + ": 1 of 2 ranks came to port"),
+                                    HasSubstr("missing: 1;")));
+  EXPECT_EQ(second.wait_for(patience), 1);
+  EXPECT_THAT(second.output(), HasSubstr(rank_here(1) + ": rank 0 could not be met at 127.0.0.1"));
+  if (by_mpi) {
+    EXPECT_EQ(by_mpi->wait_for(patience), 1);
+    EXPECT_THAT(by_mpi->output(),
+                HasSubstr(rank_here(0) + ": MPI has not brought 2 ranks together within 5 s"));
+  }
 }
 
 class CutLink : public testing::TestWithParam<const char*> {};

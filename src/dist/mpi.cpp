@@ -61,7 +61,7 @@ class Ranks final : public Communicator {
   Ranks(const Launch& launch, std::chrono::seconds timeout, std::function<std::string()> ailing)
       : launch_(launch), timeout_(timeout) {
     worker_.give([this] { start(); });
-    worker_.wait();
+    wait_for_all();
     watch_ = std::make_unique<Watch>(launch.rank, meet_peers(), timeout, std::move(ailing));
   }
 
@@ -170,6 +170,18 @@ class Ranks final : public Communicator {
     });
   }
 
+  /// Waits for what is done before ranks watch each other. MPI would wait for ever for a rank that
+  /// does not come.
+  void wait_for_all() {
+    const std::chrono::milliseconds patience = patience_for(timeout_);
+    if (!worker_.wait_for(patience)) {
+      end_at_once(rank(),
+                  fmt::format("MPI has not brought {} ranks together within {} s (--timeout); "
+                              "see which of them does not run, or on which machine",
+                              size(), std::chrono::duration<double>(patience).count()));
+    }
+  }
+
   /// Where to meet is what rank 0 says over MPI.
   std::vector<Peer> meet_peers() {
     constexpr std::size_t kAddresses = 16;
@@ -186,7 +198,7 @@ class Ranks final : public Communicator {
     give("MPI_Bcast", [&] {
       return MPI_Bcast(said.data(), static_cast<int>(said.size()), MPI_CHAR, 0, MPI_COMM_WORLD);
     });
-    worker_.wait();
+    wait_for_all();
     std::istringstream words(said.data());
     Launch met = launch_;
     words >> met.port >> met.job;

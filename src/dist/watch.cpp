@@ -187,7 +187,15 @@ Watch::~Watch() {
   thread_.join();
 }
 
-milliseconds patience_for(std::chrono::seconds timeout) { return 5 * timeout; }
+milliseconds patience_for(std::chrono::seconds timeout) {
+  constexpr std::chrono::seconds kStart(5);
+  return std::max(timeout, kStart);
+}
+
+void end_at_once(int rank, const std::string& why) {
+  say_last(rank, why);
+  _exit(EXIT_FAILURE);
+}
 
 std::unique_ptr<Watch> meet_and_watch(const Launch& launch, std::string& gift,
                                       std::chrono::seconds timeout,

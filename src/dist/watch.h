@@ -40,7 +40,11 @@ std::unique_ptr<Watch> meet_and_watch(const Launch& launch, std::string& gift,
                                       std::chrono::seconds timeout,
                                       std::function<std::string()> ailing = {});
 
-/// How long ranks wait for the last to come: machines do not start at once.
+/// How long ranks wait for the last to come: the timeout, or where that is very short, as long as
+/// processes take to start.
 std::chrono::milliseconds patience_for(std::chrono::seconds timeout);
+
+/// Ends this process and says why, whatever its other threads wait for or hold.
+[[noreturn]] void end_at_once(int rank, const std::string& why);
 
 }  // namespace carope

@@ -24,11 +24,19 @@ void Worker::give(std::function<void()> task) {
 }
 
 void Worker::wait() {
+  while (!wait_for(std::chrono::hours(1))) {
+  }
+}
+
+bool Worker::wait_for(std::chrono::milliseconds patience) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return tasks_.empty(); });
+  if (!changed_.wait_for(lock, patience, [&] { return tasks_.empty(); })) {
+    return false;
+  }
   if (failure_) {
     std::rethrow_exception(failure_);
   }
+  return true;
 }
 
 void Worker::work() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -20,6 +21,8 @@ class Worker {
   void give(std::function<void()> task);
   /// Returns when everything given is done; throws what that threw.
   void wait();
+  /// The same, but false where it is not done after so long.
+  bool wait_for(std::chrono::milliseconds patience);
 
  private:
   void work();
