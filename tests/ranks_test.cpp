@@ -200,6 +200,23 @@ TEST_F(Ranks, AreRefusedWhereTheyCannotShareAStep) {
   require_even_share(coarse, 2);
 }
 
+TEST_F(Ranks, AreRefusedWhereTheyDoNotSeeTheSameRun) {
+  train("run", 1, config("rope", 3), Sums::kFast);
+  std::atomic<int> refused = 0;
+  run_ranks(2, When::kAtJoin, [&](Communicator& communicator) {
+    Context ctx = Context::cpu(1);
+    const bool late = communicator.rank() == 1;
+    const std::string said = message_of<FileError>([&] {
+      Trainer(ctx, communicator, config("rope", 3), folder_ / (late ? "elsewhere" : "run"),
+              {.resume = !late});
+    });
+    EXPECT_THAT(said,
+                HasSubstr("at step 3 for rank 0, but at 0 for rank 1; all machines must see"));
+    ++refused;
+  });
+  EXPECT_EQ(refused, 2);
+}
+
 TEST_F(Ranks, ScoreBitForBitAsOneDoes) {
   constexpr std::array kAll{Protocol::kSliding, Protocol::kLast, Protocol::kWindows};
   const TokenStream stream(find_shards(folder_ / "data", Split::kValidation));

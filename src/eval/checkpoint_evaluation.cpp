@@ -78,6 +78,8 @@ std::vector<Evaluation> evaluate_checkpoints(Context& ctx, Communicator& ranks,
                    folder.string());
   std::vector<Evaluation> evaluations;
   for (const auto& [named, checkpoint, run] : candidates) {
+    const std::int64_t step = checkpoint_state(checkpoint).step;
+    require_same_step(ranks, step, named);
     const Gpt model(run.model, ctx.device(), ctx.compute());
     load_weights(checkpoint, model);
     Evaluation evaluation =
@@ -85,7 +87,7 @@ std::vector<Evaluation> evaluate_checkpoints(Context& ctx, Communicator& ranks,
                        "Scoring " + named.string())
             .front();
     evaluation.checkpoint = checkpoint.string();
-    evaluation.step = checkpoint_state(checkpoint).step;
+    evaluation.step = step;
     evaluations.push_back(std::move(evaluation));
   }
   return evaluations;

@@ -198,6 +198,8 @@ std::size_t order_of(const Variant& variant) {
 void score(Context& ctx, Communicator& ranks, const PlannedRun& run, const Scoring& scoring) {
   const bool first = ranks.rank() == 0;
   const fs::path checkpoint = find_checkpoint(run.folder);
+  const std::int64_t step = checkpoint_state(checkpoint).step;
+  require_same_step(ranks, step, run.folder);
   const Gpt model(run.config.model, ctx.device(), ctx.compute());
   load_weights(checkpoint, model);
   if (first) {
@@ -215,7 +217,7 @@ void score(Context& ctx, Communicator& ranks, const PlannedRun& run, const Scori
        evaluate_model(ctx, ranks, model, run.config, eval, protocols_of(scoring),
                       run.config.data.path, "Scoring " + run.folder.filename().string())) {
     evaluation.checkpoint = checkpoint.lexically_relative(run.folder.parent_path()).string();
-    evaluation.step = checkpoint_state(checkpoint).step;
+    evaluation.step = step;
     if (first) {
       write_file(evaluation_file(run.folder, evaluation.config.protocol), to_json(evaluation));
     }

@@ -183,6 +183,18 @@ void require_same(const RunConfig& begun, const Settings& given, const fs::path&
 
 RunState checkpoint_state(const fs::path& checkpoint) { return read_state(checkpoint).run; }
 
+void require_same_step(Communicator& ranks, std::int64_t step, const fs::path& run) {
+  const auto own = static_cast<double>(step);
+  const std::vector<double> steps = ranks.gather({&own, 1});
+  for (std::size_t rank = 0; rank < steps.size(); ++rank) {
+    check<FileError>(
+        steps[rank] == steps[0],
+        "{} is at step {} for rank 0, but at {} for rank {}; all machines must see the "
+        "same folder, and what was last written to it",
+        run.string(), steps[0], steps[rank], rank);
+  }
+}
+
 void load_weights(const fs::path& checkpoint, const Gpt& model) {
   const SafetensorsFile file(checkpoint / kModel);
   std::vector<float> values;

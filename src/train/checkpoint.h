@@ -54,6 +54,10 @@ void require_same(const RunConfig& begun, const Settings& given, const std::file
 /// How far a checkpoint had come.
 RunState checkpoint_state(const std::filesystem::path& checkpoint);
 
+/// Throws, on all ranks, unless they found the run at the same step: another machine may see
+/// another folder by that name, or what was there before.
+void require_same_step(Communicator& ranks, std::int64_t step, const std::filesystem::path& run);
+
 /// Puts a checkpoint's weights into a model of its configuration.
 void load_weights(const std::filesystem::path& checkpoint, const Gpt& model);
 

@@ -113,7 +113,8 @@ Trainer::Trainer(Context& ctx, Communicator& ranks, const RunConfig& config,
   }
   loader_ = open_training(config_, state_.step, ranks_);
   validation_ = open_validation(config_, config_.train.micro_batch);
-  ranks_.meet();  // nothing of the folder changes before all have read it
+  // Waits for all ranks, too: nothing of the folder changes before they have read it.
+  require_same_step(ranks_, state_.step, folder_);
   if (first()) {
     log_ = std::make_unique<MetricsLog>(folder_, state_.step);
   }
