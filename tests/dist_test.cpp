@@ -11,10 +11,14 @@
 #include <thread>
 
 #include "core/cuda.h"
+#include "core/file.h"
 #include "core/memory.h"
 #include "dist/communicator.h"
 #include "dist/nccl.h"
 #include "support/errors.h"
+#include "support/folder.h"
+#include "support/training.h"
+#include "train/trainer.h"
 
 // Run by mpirun with 2 and 4 processes, and alone.
 namespace carope::test {
@@ -277,52 +281,138 @@ TEST_F(Ranks, RefuseWhatCannotBeShared) {
               HasSubstr("cannot be the root"));
 }
 
-/// NCCL with one rank: all that one GPU can show.
-TEST(OneGpu, GoesTheWayOfMany) {
-  if (!nccl::compiled() || cuda::devices().empty()) {
-    GTEST_SKIP() << (nccl::compiled() ? "no GPU is present" : "built without NCCL");
-  }
-  const Launch launch{.rank = 0, .world_size = 1, .launcher = Launcher::kTorchrun};
-  Context ctx = Context::cuda(0);
-  const auto ranks = make_communicator(launch, ctx.device(), std::chrono::seconds(20));
-  EXPECT_EQ(ranks->rank(), 0);
-  EXPECT_EQ(ranks->size(), 1);
-
-  constexpr std::int64_t kCount = 100003;
-  const std::vector<float> sent = marks<float>(0, kCount);
-  const Memory memory(ctx.device(), 2 * kCount * sizeof(float));
-  const Tensor both(memory.data(), {{2, kCount}}, ctx.device());
-  const Tensor first = both.slice_rows(0, 1);
-  const Tensor second = both.slice_rows(1, 2);
-  for (int i = 0; i < 10; ++i) {  // each begins when the upload before it is done
-    clear(ctx, both);
-    upload(ctx, sent.data(), first);
-    ranks->all_reduce(ctx, first);
-    ranks->reduce_scatter(ctx, first, second);
-    ranks->join(ctx);
-    clear(ctx, first);
-    ranks->all_gather(ctx, second, first);
-    ranks->all_gather(ctx, first, first);
-    ranks->reduce_scatter(ctx, first, first);
-    ranks->broadcast(ctx, first, 0);
-    ranks->join(ctx);
-    std::vector<float> got(sent.size());
-    download(ctx, first, got.data());
-    wait(ctx);
-    ASSERT_EQ(got, sent);
+/// NCCL with one rank, as torchrun starts it: all that one GPU can show.
+class OneGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!nccl::compiled() || cuda::devices().empty()) {
+      GTEST_SKIP() << (nccl::compiled() ? "no GPU is present" : "built without NCCL");
+    }
+    ctx_ = std::make_unique<Context>(Context::cuda(0));
+    ranks_ = make_communicator({.launcher = Launcher::kTorchrun}, ctx_->device(),
+                               std::chrono::seconds(20));
   }
 
-  const Tensor halves(memory.data(), {{kCount}, DType::kBF16}, ctx.device());
-  EXPECT_THAT(message_of<ShapeError>([&] { ranks->all_reduce(ctx, halves); }), HasSubstr("bf16"));
-  ranks->broadcast(ctx, halves, 0);
-  ranks->join(ctx);
+  /// Expects operations on `from` to bring what it holds to `to`, and to begin when it holds it.
+  template <class T, class Operations>
+  void expect_kept(const Operations& operations) {
+    constexpr std::int64_t kCount = 100003;
+    const std::vector<T> sent = marks<T>(0, kCount);
+    const Memory memory(ctx_->device(), 2 * kCount * sizeof(T));
+    const Tensor both(memory.data(), {{2, kCount}, kDTypeOf<T>}, ctx_->device());
+    const Tensor from = both.slice_rows(0, 1);
+    const Tensor to = both.slice_rows(1, 2);
+    for (int i = 0; i < 10; ++i) {
+      clear(*ctx_, both);
+      upload(*ctx_, sent.data(), from);
+      operations(from, to);
+      ranks_->join(*ctx_);
+      std::vector<T> got(sent.size());
+      download(*ctx_, to, got.data());
+      wait(*ctx_);
+      ASSERT_TRUE(same_bytes(got, sent)) << to_string(from.dtype());
+    }
+  }
+
+  template <class T>
+  void expect_copies() {
+    expect_kept<T>([&](const Tensor& from, const Tensor& to) {
+      ranks_->all_gather(*ctx_, from, to);
+      ranks_->all_gather(*ctx_, to, to);
+      ranks_->broadcast(*ctx_, to, 0);
+    });
+  }
+
+  template <class T>
+  void expect_sums() {
+    expect_kept<T>([&](const Tensor& from, const Tensor& to) {
+      ranks_->all_reduce(*ctx_, from);
+      ranks_->reduce_scatter(*ctx_, from, to);
+      ranks_->reduce_scatter(*ctx_, to, to);
+    });
+  }
+
+  std::unique_ptr<Context> ctx_;
+  std::unique_ptr<Communicator> ranks_;
+};
+
+TEST_F(OneGpu, SumsAndCarriesByNccl) {
+  EXPECT_EQ(ranks_->rank(), 0);
+  EXPECT_EQ(ranks_->size(), 1);
+  expect_sums<float>();
+  expect_sums<double>();
+  expect_copies<float>();
+  expect_copies<double>();
+  expect_copies<Bf16>();
+  expect_copies<std::int32_t>();
+
+  const Memory memory(ctx_->device(), 64);
+  const Tensor halves(memory.data(), {{3}, DType::kBF16}, ctx_->device());
+  EXPECT_THAT(message_of<ShapeError>([&] { ranks_->all_reduce(*ctx_, halves); }),
+              HasSubstr("bf16"));
+  std::vector<float> on_cpu(3);  // which a run of one process would take
+  EXPECT_THAT(message_of<ShapeError>([&] { ranks_->all_reduce(*ctx_, view(on_cpu)); }),
+              HasSubstr("not on cpu"));
+}
+
+TEST_F(OneGpu, SumsAndGathersOnTheHost) {
   std::vector<double> values = {1.0, 2.0};
-  ranks->sum(values);
-  ranks->sum({});
+  ranks_->sum(values);
+  ranks_->sum({});
   EXPECT_THAT(values, ElementsAre(1.0, 2.0));
-  EXPECT_THAT(ranks->gather(values), ElementsAre(1.0, 2.0));
-  EXPECT_THAT(ranks->gather({}), SizeIs(0));
-  ranks->meet();
+  EXPECT_THAT(ranks_->gather(values), ElementsAre(1.0, 2.0));
+  EXPECT_THAT(ranks_->gather({}), SizeIs(0));
+  ranks_->meet();
+}
+
+/// The losses and norms of a few steps in a new folder, and what the last checkpoint holds.
+std::vector<std::string> train(Context& ctx, Communicator& ranks, const std::filesystem::path& data,
+                               const std::filesystem::path& folder) {
+  const RunConfig config = read_run({{"data", {{"path", data.string()}}},
+                                     {"model",
+                                      {{"vocabulary", std::int64_t{50}},
+                                       {"layers", std::int64_t{3}},
+                                       {"heads", std::int64_t{2}},
+                                       {"width", std::int64_t{128}},
+                                       {"length", std::int64_t{32}}}},
+                                     {"train",
+                                      {{"batch_tokens", std::int64_t{256}},
+                                       {"micro_batch", std::int64_t{4}},
+                                       {"tokens", std::int64_t{256 * 20}},
+                                       {"learning_rate", 1e-2},
+                                       {"warmup_steps", std::int64_t{5}}}}});
+  std::vector<std::string> results;
+  TrainObserver observer;
+  observer.step = [&](const StepMetrics& metrics) {
+    results.push_back(fmt::format("{} {}", metrics.loss, metrics.norm));
+  };
+  observer.validation = [&](const ValidationMetrics& metrics) {
+    results.push_back(fmt::format("{}", metrics.loss));
+  };
+  observer.checkpoint = [&](const std::filesystem::path& checkpoint) {
+    results.push_back(read_file(checkpoint / "model.safetensors"));
+    results.push_back(read_file(checkpoint / "optimizer.safetensors"));
+  };
+  constexpr std::size_t kSmallBuckets = 100 << 10;  // so that there are several
+  Trainer trainer(ctx, ranks, config, folder, {.bucket_bytes = kSmallBuckets});
+  trainer.run(observer, false);
+  return results;
+}
+
+TEST_F(OneGpu, TrainsBitForBitAsWithoutNccl) {
+  const TemporaryFolder folder;
+  write_training_data(folder / "data");
+  const std::unique_ptr<Communicator> alone = make_alone();
+  ctx_->set_deterministic(true);
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    SCOPED_TRACE(to_string(compute));
+    ctx_->set_compute(compute);
+    const std::string name(to_string(compute));
+    const auto expected = train(*ctx_, *alone, folder / "data", folder / (name + "-alone"));
+    const auto found = train(*ctx_, *ranks_, folder / "data", folder / (name + "-nccl"));
+    EXPECT_THAT(expected, SizeIs(23));  // steps, a validation, and a checkpoint's two files
+    EXPECT_TRUE(found == expected) << found.front() << " at first, not " << expected.front();
+  }
 }
 
 }  // namespace
