@@ -23,41 +23,39 @@ namespace {
 
 constexpr std::size_t kLongestLine = 2048;
 
-/// Binds a socket for both kinds of addresses, or where this machine knows only one, for that.
-int bind_any(int port) {
+/// A socket with this address; -1, and errno, where there is none.
+int bind_socket(const sockaddr* address, socklen_t size) {
   const int on = 1;
   const int off = 0;
-  int socket = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (socket >= 0) {
-    sockaddr_in6 any{};
-    any.sin6_family = AF_INET6;
-    any.sin6_addr = in6addr_any;
-    any.sin6_port = htons(static_cast<std::uint16_t>(port));
+  const int socket = ::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (address->sa_family == AF_INET6) {
     setsockopt(socket, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-    // A job that starts again must not wait until its last connections are forgotten.
-    setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(socket, reinterpret_cast<sockaddr*>(&any), sizeof(any)) == 0) {
-      return socket;
-    }
-    const int problem = errno;
-    close(socket);
-    errno = problem;
-    if (problem != EADDRNOTAVAIL && problem != EAFNOSUPPORT) {
-      return -1;
-    }
   }
-  socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  sockaddr_in any{};
-  any.sin_family = AF_INET;
-  any.sin_port = htons(static_cast<std::uint16_t>(port));
+  // A job that starts again must not wait until its last connections are forgotten.
   setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (bind(socket, reinterpret_cast<sockaddr*>(&any), sizeof(any)) == 0) {
+  if (socket < 0 || bind(socket, address, size) == 0) {
     return socket;
   }
   const int problem = errno;
   close(socket);
   errno = problem;
   return -1;
+}
+
+/// Binds a socket for both kinds of addresses, or where this machine knows only one, for that.
+int bind_any(int port) {
+  sockaddr_in6 both{};
+  both.sin6_family = AF_INET6;
+  both.sin6_addr = in6addr_any;
+  both.sin6_port = htons(static_cast<std::uint16_t>(port));
+  const int socket = bind_socket(reinterpret_cast<sockaddr*>(&both), sizeof(both));
+  if (socket >= 0 || (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT)) {
+    return socket;
+  }
+  sockaddr_in old{};
+  old.sin_family = AF_INET;
+  old.sin_port = both.sin6_port;
+  return bind_socket(reinterpret_cast<sockaddr*>(&old), sizeof(old));
 }
 
 /// Lines are short and urgent.
