@@ -18,6 +18,9 @@
 #include "dist/mpi.h"
 #include "dist/watch.h"
 #include "support/folder.h"
+#include "support/program.h"
+#include "support/training.h"
+#include "train/checkpoint.h"
 
 // What happens when a rank is lost. This program is also the rank that is: see be_a_rank.
 namespace carope::test {
@@ -336,7 +339,7 @@ TEST_F(MpiFaults, ARankThatIsStoppedEndsTheJob) {
   kill(ranks.at(2), SIGSTOP);
   EXPECT_EQ(job->wait_for(kTimeout + kSlack), 1);
   EXPECT_THAT(job->output(), HasSubstr(rank_here(2) + " has been silent for 2 s"));
-  const auto end = Clock::now() + kSlack;  // mpirun gives processes a second to end by themselves
+  const auto end = Clock::now() + kSlack;  // mpirun ends it
   while (kill(ranks.at(2), 0) == 0 && Clock::now() < end) {
     std::this_thread::sleep_for(milliseconds(10));
   }
@@ -350,6 +353,44 @@ TEST_F(MpiFaults, ARankThatFailsSaysWhyBeforeOthersMissIt) {
   const std::size_t why = output.find("carope: " + rank_here(1) + ": the disk is full");
   EXPECT_NE(why, std::string::npos) << output;
   EXPECT_LT(why, output.find(rank_here(1) + " ended early")) << output;
+}
+
+TEST_F(MpiFaults, ATrainingThatLosesARankGoesOnFromItsLastCheckpoint) {
+  write_training_data(folder_ / "data");
+  const std::string settings = " train --device cpu --threads 1 --exact-sums --resume auto " +
+                               small_training(folder_ / "data") +
+                               " --train.checkpoint_every 5 --out '";
+  const std::string lost = settings + (folder_ / "lost").string() + "'";
+  // Every rank leaves its number where wait_for_ranks looks.
+  Process job(
+      with(mpirun(), {"-np", "2", "sh", "-c",
+                      "echo $$ > '" + folder_.path().string() + "/rank-'$OMPI_COMM_WORLD_RANK; " +
+                          "exec " CAROPE_PROGRAM + lost}),
+      folder_ / "output");
+  const std::map<int, pid_t> ranks = wait_for_ranks(folder_, 2, job);
+  ASSERT_EQ(ranks.size(), 2U) << job.output();
+  const auto end = Clock::now() + kStart;
+  while (list_checkpoints(folder_ / "lost").empty() && job.runs() && Clock::now() < end) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  kill(ranks.at(1), SIGKILL);
+  const int status = job.wait_for(kTimeout + kSlack);
+  EXPECT_NE(status, 0);
+  EXPECT_NE(status, -2);
+  EXPECT_THAT(job.output(), HasSubstr(rank_here(1) + " ended early"));
+  ASSERT_LT(checkpoint_state(find_checkpoint(folder_ / "lost")).step, 100) << "it was not lost";
+
+  std::vector<std::string> saved;
+  for (const auto& [name, by] :
+       {std::pair{"lost", std::string(CAROPE_MPIRUN " -np 2")}, {"whole", std::string()}}) {
+    const Ended ended = run(settings + (folder_ / name).string() + "'", by);
+    ASSERT_EQ(ended.status, 0) << ended.output;
+    const std::filesystem::path checkpoint = find_checkpoint(folder_ / name);
+    EXPECT_EQ(checkpoint.filename(), "step-00000100");
+    saved.push_back(read_file(checkpoint / "model.safetensors") +
+                    read_file(checkpoint / "optimizer.safetensors"));
+  }
+  EXPECT_TRUE(saved[0] == saved[1]) << "it went on to another end than a training that lost nobody";
 }
 
 }  // namespace
