@@ -176,11 +176,4 @@ std::string first_host(const std::string& hosts) {
   return first;
 }
 
-void require_single_process(const Launch& launch) {
-  check<ConfigError>(
-      launch.world_size == 1,
-      "{} processes were launched, but this program runs as one; start it without a launcher",
-      launch.world_size);
-}
-
 }  // namespace carope

@@ -38,7 +38,4 @@ std::string speaker();
 /// The first name of a list of hosts as Slurm writes it, e.g. n007 of "n[007-009,12],login".
 std::string first_host(const std::string& hosts);
 
-/// Throws where a launcher started several processes: each would train the whole model by itself.
-void require_single_process(const Launch& launch);
-
 }  // namespace carope
