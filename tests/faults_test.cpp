@@ -380,9 +380,11 @@ TEST_F(MpiFaults, ATrainingThatLosesARankGoesOnFromItsLastCheckpoint) {
   EXPECT_THAT(job.output(), HasSubstr(rank_here(1) + " ended early"));
   ASSERT_LT(checkpoint_state(find_checkpoint(folder_ / "lost")).step, 100) << "it was not lost";
 
+  // What OpenMPI keeps until the end is no leak of the program.
   std::vector<std::string> saved;
   for (const auto& [name, by] :
-       {std::pair{"lost", std::string(CAROPE_MPIRUN " -np 2")}, {"whole", std::string()}}) {
+       {std::pair{"lost", std::string("ASAN_OPTIONS=detect_leaks=0 " CAROPE_MPIRUN " -np 2")},
+        {"whole", std::string()}}) {
     const Ended ended = run(settings + (folder_ / name).string() + "'", by);
     ASSERT_EQ(ended.status, 0) << ended.output;
     const std::filesystem::path checkpoint = find_checkpoint(folder_ / name);
