@@ -8,9 +8,61 @@
 // transposed (rows are keys), so that probabilities and score gradients are left factors without
 // leaving the registers. Only dq needs both halves: score gradients meet in shared memory, and the
 // groups take turns in adding a tile's dq, which waits in shared memory between blocks of keys.
+// Queries come from the last tile to the one that has the group's own keys: then all gradients of
+// its tokens are complete, and go on together through the rotation that these had.
 // A third group brings the tiles. All sums have a fixed order.
 namespace carope::cuda::tiled {
 namespace {
+
+/// The tile that has a group's keys, whose gradients are complete together.
+struct OwnTile {
+  int head, tile;
+  bool first;               // of those that the group has of the head
+  const GroupFactor& keys;  // rotated
+  std::uint32_t queries;    // likewise, in shared memory
+  SharedBarrier queries_free;
+};
+
+/// Takes the gradients of a group's own tile through what was before attention, and stores them.
+template <class Way>
+__device__ void finish(const Problem<bf16>& p, const Gradients<bf16>& g, const Input& input,
+                       WarpStage* staged, const OwnTile& own, LaneTurns<Way>& turns, GroupSums& dq,
+                       GroupSums& dk, const GroupSums& dv) {
+  const auto place_in = [&](const Rows<bf16>& rows) {
+    return tile_of(rows, p, own.head, own.tile);
+  };
+  if constexpr (Way::kGoesOn) {
+    const int thread = read_thread();
+    void* const rows = staged[thread / 32].rows;
+    const auto store = [&](const GroupSums& sums, Part part, const Rows<bf16>& to) {
+      store_and_sum(sums, rows, staged, part, own.first, place_in(to), to.row_stride);
+    };
+    scale_by(dq, p.scale);
+    scale_by(dk, p.scale);
+    if constexpr (Way::kTorque) {
+      const auto query = [&](int step) {
+        return Rows64{own.queries}.load(thread / 32 * 16, step, thread % 32);
+      };
+      const auto key = [&](int step) { return own.keys[step]; };
+      LaneTorque<Way::kLayout> torque(query, dq, key, dk);
+      own.queries_free.arrive();
+      torque.store(input, p, own.head, own.tile, rows);
+    } else {
+      own.queries_free.arrive();
+    }
+    store(dv, kValue, g.dv);
+    turns.prepare(rows);
+    turns.undo(dq);
+    store(dq, kQuery, g.dq);
+    turns.undo(dk);
+    store(dk, kKey, g.dk);
+  } else {
+    own.queries_free.arrive();
+    store_tile(dq, p.scale, place_in(g.dq), g.dq.row_stride);
+    store_tile(dk, p.scale, place_in(g.dk), g.dk.row_stride);
+    store_tile(dv, 1.0F, place_in(g.dv), g.dv.row_stride);
+  }
+}
 
 /// A warpgroup's part: the keys it owns, and dq of every other tile.
 template <class Way>
@@ -25,26 +77,20 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
   const Rows64 own_gradients{shared_address(shared.score_gradients[group])};
   WarpStage* const staged = shared.staged + group * kConsumerWarps / kGroups;
 
-  if (group == 1) {
-    pass_by<kConsumers>(read_by(1));  // so that the first tile's score gradients may be written
+  if (group == 0) {
+    pass_by<kConsumers>(read_by(0));  // so that the first tile's score gradients may be written
   }
   int n = 0;
   int blocks = 0;
   for (int head = blockIdx.x; head < heads; head += gridDim.x) {
     for (int block = 0; kGroups * block < tiles; ++block, ++blocks) {
       const auto& keys = shared.keys[blocks % 2];
-      const int diagonal = kGroups * block + group;  // the first tile that sees the group's keys
+      const int own = kGroups * block + group;  // the tile that has the group's keys
       GroupFactor k, v;
       barrier_at(shared.filled[n % kStages]).wait(n / kStages);
       load_left_factor(k, Rows64{shared_address(keys[group])});
       load_left_factor(v, Rows64{shared_address(shared.values[group])});
       barrier_at(shared.values_free).arrive();
-      if (group == 1) {
-        pass_by<kConsumers>(written_for(0));
-        barrier_at(shared.free[n % kStages]).arrive();
-        ++n;
-        barrier_at(shared.filled[n % kStages]).wait(n / kStages);
-      }
 
       GroupSums dk = {}, dv = {}, s;
       const auto start_scores = [&](int stage) {
@@ -53,18 +99,16 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
             s, k, SharedFactor::along_result(shared_address(shared.queries[stage])), false);
         close_products();
       };
-      start_scores(n % kStages);
-      wait_for_products<0>();
-      settle(s);
-      for (int tile = diagonal; tile < tiles; ++tile, ++n) {
-        const int stage = n % kStages;
+      // From the scores of a tile to those of its gradients that the group has alone, and to score
+      // gradients in shared memory.
+      const auto take_scores = [&](int stage, bool adds_dq, bool is_own) {
         const std::uint32_t queries = shared_address(shared.queries[stage]);
         const std::uint32_t douts = shared_address(shared.douts[stage]);
         GroupSums dp;
         begin_products();
         start_product<false>(dp, v, SharedFactor::along_result(douts), false);
         close_products();
-        if (tile == diagonal) {
+        if (is_own) {
           for_each_sum([&](int n, int half, int i) {
             if (16 * warp + 8 * half + lane / 4 > 8 * n + first_column + i) {
               s[4 * n + 2 * half + i] = kNegativeInfinity;
@@ -92,7 +136,6 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
         start_product<true>(dk, gradients, SharedFactor::along_sum(queries), true);
         close_products();
 
-        const bool adds_dq = tile % kGroups == group;
         // All warps that read the score gradients of the tile before must be done with them.
         if (adds_dq) {
           wait_at<kConsumers>(read_by(1 - group));
@@ -104,15 +147,27 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
           store_fragment(own_gradients.at(16 * warp + lane % 16, 2 * i + lane / 16), gradients[i]);
         }
         publish_to_products();
+      };
+      const auto start_dq = [&](GroupSums& dq, int part) {
+        start_product<true, true>(
+            dq, SharedFactor::along_sum(shared_address(shared.score_gradients[part])),
+            SharedFactor::along_sum(shared_address(keys[part])), part > 0);
+      };
+      const auto kept_at = [&](int tile) {
+        return shared.query_gradients[tile - kGroups] + 8 * kWarp * warp + lane;
+      };
+      start_scores(n % kStages);
+      wait_for_products<0>();
+      settle(s);
+      for (int tile = tiles - 1; tile > own; --tile, ++n) {
+        const int stage = n % kStages;
+        const bool adds_dq = tile % kGroups == group;
+        take_scores(stage, adds_dq, false);
         // The next tile's scores are computed while this one's dq is put away.
         const auto start_next_and_wait_for_others = [&] {
-          if (tile + 1 < tiles) {
-            barrier_at(shared.filled[(n + 1) % kStages]).wait((n + 1) / kStages);
-            start_scores((n + 1) % kStages);
-            wait_for_products<1>();
-          } else {
-            wait_for_products<0>();
-          }
+          barrier_at(shared.filled[(n + 1) % kStages]).wait((n + 1) / kStages);
+          start_scores((n + 1) % kStages);
+          wait_for_products<1>();
         };
         if (!adds_dq) {
           pass_by<kConsumers>(written_for(1 - group));
@@ -120,96 +175,75 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
           barrier_at(shared.free[stage]).arrive();
         } else {
           GroupSums dq;
-          const auto start = [&](int part) {
-            start_product<true, true>(
-                dq, SharedFactor::along_sum(shared_address(shared.score_gradients[part])),
-                SharedFactor::along_sum(shared_address(keys[part])), part > 0);
-          };
-          LaneTurns<Way> turns;
-          constexpr bool kFromMemory = Way::kTurn == Turn::kPhases;
-          if (kFromMemory && tile == diagonal) {
-            turns.load(input, p, head, tile);  // they come while dq is computed
-          }
           wait_at<kConsumers>(written_for(group));
-          if (tile > kGroups * block) {
-            begin_products();
-            start(0);
-            start(1);
-            close_products();
-          } else {
-            begin_products();
-            start(0);
-            close_products();
-          }
+          begin_products();
+          start_dq(dq, 0);
+          start_dq(dq, 1);
+          close_products();
           start_next_and_wait_for_others();
           settle(dq);
           pass_by<kConsumers>(read_by(group));
-          const bool needs_queries = Way::kTorque && tile == diagonal;
-          if (!needs_queries) {
-            barrier_at(shared.free[stage]).arrive();
-          }
-          float4* const of_warp =
-              shared.query_gradients[max(tile - kGroups, group)] + 8 * kWarp * warp;
-          float4* const kept = of_warp + lane;
+          barrier_at(shared.free[stage]).arrive();
           if (block > 0) {
-            add_kept(dq, kept);
+            add_kept(dq, kept_at(tile));
           }
-          if (tile != diagonal) {
-            keep(dq, kept);
-          } else if constexpr (Way::kGoesOn) {
-            if constexpr (!kFromMemory) {
-              turns.load(input, p, head, tile);
-            }
-            scale_by(dq, p.scale);
-            if (needs_queries) {
-              const int thread = read_thread();
-              const auto query = [&](int step) {
-                return Rows64{queries}.load(thread / 32 * 16, step, thread % 32);
-              };
-              LaneTorque<Way> torque;
-              torque.set(query, dq);
-              torque.leave(staged);
-              barrier_at(shared.free[stage]).arrive();
-            }
-            turns.undo(dq);
-            // What waited there has been added: it is the warp's until another tile waits there.
-            store_and_sum(dq, of_warp, staged, kQuery, block == 0, tile_of(g.dq, p, head, tile),
-                          g.dq.row_stride);
-          } else {
-            store_tile(dq, p.scale, tile_of(g.dq, p, head, tile), g.dq.row_stride);
-          }
+          keep(dq, kept_at(tile));
         }
         wait_for_products<0>();
         settle(s);
         settle(dk);
         settle(dv);
       }
-      barrier_at(shared.keys_free[blocks % 2]).arrive();
-      bf16* const key_gradients = tile_of(g.dk, p, head, diagonal);
-      bf16* const value_gradients = tile_of(g.dv, p, head, diagonal);
-      if constexpr (Way::kGoesOn) {
-        LaneTurns<Way> turns;
-        turns.load(input, p, head, diagonal);
-        LaneTorque<Way> torque;
-        torque.take(staged);
-        void* const rows = staged[warp].rows;
-        store_and_sum(dv, rows, staged, kValue, block == 0, value_gradients, g.dv.row_stride);
-        scale_by(dk, p.scale);
-        torque.add([&](int step) { return k[step]; }, dk);
-        torque.store(input, p, head, diagonal);
-        turns.undo(dk);
-        store_and_sum(dk, rows, staged, kKey, block == 0, key_gradients, g.dk.row_stride);
-      } else {
-        store_tile(dk, p.scale, key_gradients, g.dk.row_stride);
-        store_tile(dv, 1.0F, value_gradients, g.dv.row_stride);
+
+      const int stage = n % kStages;
+      take_scores(stage, true, true);
+      GroupSums dq;
+      LaneTurns<Way> turns;
+      constexpr bool kFromMemory = Way::kTurn == Turn::kPhases;
+      if constexpr (kFromMemory) {
+        turns.load(input, p, head, own);  // they come while dq is computed
       }
+      wait_at<kConsumers>(written_for(group));
+      if (group == 1) {
+        begin_products();
+        start_dq(dq, 0);
+        start_dq(dq, 1);
+        close_products();
+      } else {
+        begin_products();
+        start_dq(dq, 0);
+        close_products();
+      }
+      wait_for_products<0>();
+      settle(dq);
+      settle(dk);
+      settle(dv);
+      pass_by<kConsumers>(read_by(group));
+      barrier_at(shared.keys_free[blocks % 2]).arrive();
+      ++n;
+      if (group == 1) {  // no query of the last tile sees the group's keys
+        pass_by<kConsumers>(written_for(0));
+        barrier_at(shared.filled[n % kStages]).wait(n / kStages);  // it must have come to go
+        barrier_at(shared.free[n % kStages]).arrive();
+        ++n;
+      }
+      if (block > 0) {
+        add_kept(dq, kept_at(own));
+      }
+      if constexpr (!kFromMemory) {
+        turns.load(input, p, head, own);
+      }
+      finish(p, g, input, staged,
+             {head, own, block == 0, k, shared_address(shared.queries[stage]),
+              barrier_at(shared.free[stage])},
+             turns, dq, dk, dv);
     }
     if (Way::kGoesOn && input.shares != nullptr) {
       write_shares(p, shared, input.shares, group, head);
     }
   }
-  if (group == 0) {
-    wait_at<kConsumers>(read_by(1));
+  if (group == 1) {
+    wait_at<kConsumers>(read_by(0));
   }
 }
 

@@ -54,17 +54,17 @@ __device__ inline int read_by(int group) { return 1 + kGroups + group; }
 /// And one within each group.
 __device__ inline int within(int group) { return 1 + 2 * kGroups + group; }
 
-/// The order in which tiles are brought and taken: of each head, of each block of keys.
+/// The order in which tiles are brought and taken: of each head, of each block of keys, from the
+/// last that sees them to the block's own.
 struct Place {
   int head, block, tile;
 
-  __device__ bool begins_block() const { return tile == kGroups * block; }
   __device__ void advance(int tiles) {
-    if (++tile == tiles) {
-      tile = kGroups * ++block;
-      if (tile == tiles) {
+    if (tile-- == kGroups * block) {
+      tile = tiles - 1;
+      if (kGroups * ++block == tiles) {
         head += gridDim.x;
-        block = tile = 0;
+        block = 0;
       }
     }
   }
@@ -170,25 +170,25 @@ __device__ void produce(const Problem<bf16>& p, const Gradients<bf16>& g, const 
   const int tiles = p.queries / kTile;
   const int heads = p.batch * p.heads;
   TileTerms terms;
-  Place now{static_cast<int>(blockIdx.x), 0, 0}, last{};
+  Place now{static_cast<int>(blockIdx.x), 0, tiles - 1}, last{};
   int blocks = 0;
   for (int n = 0;; ++n) {
     const bool more = now.head < heads;
     if (more) {
-      if (now.begins_block()) {
+      if (now.tile == tiles - 1) {
+        const int own = kGroups * now.block;
         barrier_at(shared.keys_free[blocks % 2]).wait(blocks / 2 - 1);
         barrier_at(shared.values_free).wait(blocks - 1);
 #pragma unroll
         for (int group = 0; group < kGroups; ++group) {
-          copy_tile(shared.keys[blocks % 2][group], tile_of(p.k, p, now.head, now.tile + group),
+          copy_tile(shared.keys[blocks % 2][group], tile_of(p.k, p, now.head, own + group),
                     p.k.row_stride);
-          copy_tile(shared.values[group], tile_of(p.v, p, now.head, now.tile + group),
-                    p.v.row_stride);
+          copy_tile(shared.values[group], tile_of(p.v, p, now.head, own + group), p.v.row_stride);
         }
         if constexpr (Way::kTurn == Turn::kPhases) {
           static_assert(kGroups * kTile == kGroupThreads);  // a thread for each token
           prefetch_l2(pairs_of(input.phases, p, now.head,
-                               now.tile * kTile + static_cast<int>(threadIdx.x) % kGroupThreads));
+                               own * kTile + static_cast<int>(threadIdx.x) % kGroupThreads));
         }
         ++blocks;
       }

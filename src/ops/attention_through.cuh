@@ -69,46 +69,103 @@ struct LanePair {
   static __device__ constexpr int y(int half, int j) { return x(half, j) + (kHalf ? 16 : 1); }
 };
 
-/// 16 bits for each pair that a lane has of its two rows, two pairs a word.
+/// Where a warp's finished rows pass through shared memory, 32 channels at a time, and its sums of
+/// columns over a head's rows.
+struct alignas(128) WarpStage {
+  using Rows = SharedRows<32>;
+  std::byte rows[16 * Rows::kRowBytes];
+  float sums[3][2 * kPairs];  // of dq, dk and dv
+};
+
+/// The 16 bytes of a warp's rows in shared memory that a lane moves to or from global memory, of
+/// the first or the second of its two rows.
+__device__ inline uint4& piece_of(void* rows, int lane, int half) {
+  const std::uint32_t offset = WarpStage::Rows{0}.at(8 * half + lane / 4, lane % 4);
+  return *reinterpret_cast<uint4*>(static_cast<std::byte*>(rows) + offset);
+}
+
+/// 16 bits for each pair that a lane has of its two rows, two pairs a word. In global memory these
+/// lie apart, so lanes move whole pieces of rows there, and exchange them through `rows`, shared
+/// memory of the warp.
 template <RotaryLayout kLayout>
-struct LaneWords {
-  using Pair = LanePair<kLayout>;
+class LaneWords {
+ public:
   std::uint32_t of[2][kLanePairs / 2];
 
-  /// From a tensor [B, T, H, P], or to it.
+  /// Loads pieces from a tensor [B, T, H, P]. The lane's own pairs are there after exchange().
   __device__ void load(const std::uint16_t* tensor, const Problem<bf16>& p, int head, int tile) {
-    visit(tensor, p, head, tile, [](std::uint32_t& word, const std::uint16_t* a, int to_b) {
-      if constexpr (Pair::kHalf) {
-        word = *reinterpret_cast<const std::uint32_t*>(a);
-      } else {
-        word = a[0] | std::uint32_t{a[to_b]} << 16;
-      }
-    });
+    const int thread = read_thread();
+    const std::uint16_t* const from = piece_at(tensor, p, head, tile, thread);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const auto piece = *reinterpret_cast<const uint4*>(from + half * 8 * p.heads * kPairs);
+      of[half][0] = piece.x;
+      of[half][1] = piece.y;
+      of[half][2] = piece.z;
+      of[half][3] = piece.w;
+    }
   }
-  __device__ void store(std::uint16_t* tensor, const Problem<bf16>& p, int head, int tile) {
-    visit(tensor, p, head, tile, [](std::uint32_t word, std::uint16_t* a, int to_b) {
-      if constexpr (Pair::kHalf) {
-        *reinterpret_cast<std::uint32_t*>(a) = word;
-      } else {
-        a[0] = static_cast<std::uint16_t>(word);
-        a[to_b] = static_cast<std::uint16_t>(word >> 16);
+  __device__ void exchange(void* rows) {
+    const int lane = read_thread() % 32;
+    __syncwarp();  // what was there before has been read
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      piece_of(rows, lane, half) = {of[half][0], of[half][1], of[half][2], of[half][3]};
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const Fragment f = WarpStage::Rows{shared_address(rows)}.load(0, i, lane);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        of[k % 2][2 * i + k / 2] = f.part[k];
       }
-    });
+    }
+    if constexpr (kLayout == RotaryLayout::kInterleaved) {
+      // Of eight pairs the lane has 2 c and 2 c + 1, and wants c and c + 4.
+      regroup(lane % 4 / 2, lane % 4 / 2 + 2, lane % 2);
+    }
+  }
+
+  /// Stores the lane's own pairs.
+  __device__ void store(std::uint16_t* tensor, const Problem<bf16>& p, int head, int tile,
+                        void* rows) {
+    const int thread = read_thread();
+    const int lane = thread % 32;
+    if constexpr (kLayout == RotaryLayout::kInterleaved) {
+      regroup(lane % 2 * 2, lane % 2 * 2 + 1, lane % 4 / 2);
+    }
+    __syncwarp();  // what was there before has been read
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      store_fragment(WarpStage::Rows{shared_address(rows)}.at(lane % 16, 2 * i + lane / 16),
+                     {{of[0][2 * i], of[1][2 * i], of[0][2 * i + 1], of[1][2 * i + 1]}});
+    }
+    __syncwarp();
+    std::uint16_t* const to = piece_at(tensor, p, head, tile, thread);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      __stwb(reinterpret_cast<uint4*>(to + half * 8 * p.heads * kPairs),
+             piece_of(rows, lane, half));
+    }
   }
 
  private:
-  /// Calls visit(word, its first pair, distance to its second).
-  template <class T, class Visit>
-  __device__ void visit(T* tensor, const Problem<bf16>& p, int head, int tile, const Visit& visit) {
-    const int thread = read_thread();
-    T* const row = pairs_of(tensor, p, head, tile * 64 + row_of(thread)) + Pair::first(thread);
+  template <class T>
+  static __device__ T* piece_at(T* tensor, const Problem<bf16>& p, int head, int tile, int thread) {
+    return pairs_of(tensor, p, head, tile * 64 + row_of(thread)) + thread % 4 * 8;
+  }
+
+  /// Makes every word of the lower halves of words of two of the four lanes that share a row, or of
+  /// their upper halves.
+  __device__ void regroup(int first, int second, int upper) {
+    const unsigned halves = upper != 0 ? 0x7632 : 0x5410;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int j = 0; j < kLanePairs; j += 2) {
-        visit(of[half][j / 2], row + half * 8 * p.heads * kPairs + Pair::offset(j),
-              Pair::offset(j + 1) - Pair::offset(j));
-      }
+    for (int i = 0; i < kLanePairs; ++i) {
+      std::uint32_t& word = of[i / 4][i % 4];
+      const std::uint32_t a = __shfl_sync(kAllLanes, word, first, 4);
+      const std::uint32_t b = __shfl_sync(kAllLanes, word, second, 4);
+      word = __byte_perm(a, b, halves);
     }
   }
 };
@@ -130,26 +187,44 @@ class LaneTurns {
     }
   }
 
+  /// Computes sines from what was loaded. `rows`: shared memory of the warp, to exchange phases
+  /// through.
+  __device__ void prepare([[maybe_unused]] void* rows) {
+    if constexpr (Way::kTurn == Turn::kPhases) {
+      phases_.exchange(rows);
+    }
+    if constexpr (Way::kTurn != Turn::kNone) {
+      for_each_pair([&](int half, int j) {
+        sincos_turns<bf16>(turns(half, j), sine_[half][j], cosine_[half][j]);
+      });
+    }
+  }
+
   __device__ void undo(GroupSums& sums) const {
     if constexpr (Way::kTurn != Turn::kNone) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int j = 0; j < kLanePairs; ++j) {
-          float sine, cosine;
-          sincos_turns<bf16>(turns(half, j), sine, cosine);
-          float& x = sums[Pair::x(half, j)];
-          float& y = sums[Pair::y(half, j)];
-          const float turned = x * cosine + y * sine;
-          y = y * cosine - x * sine;
-          x = turned;
-        }
-      }
+      for_each_pair([&](int half, int j) {
+        float& x = sums[Pair::x(half, j)];
+        float& y = sums[Pair::y(half, j)];
+        const float turned = x * cosine_[half][j] + y * sine_[half][j];
+        y = y * cosine_[half][j] - x * sine_[half][j];
+        x = turned;
+      });
     }
   }
 
  private:
   using Pair = LanePair<Way::kLayout>;
+
+  template <class Visit>
+  static __device__ void for_each_pair(const Visit& visit) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int j = 0; j < kLanePairs; ++j) {
+        visit(half, j);
+      }
+    }
+  }
 
   __device__ std::uint32_t turns(int half, int j) const {
     if constexpr (Way::kTurn == Turn::kIncrements) {
@@ -162,91 +237,48 @@ class LaneTurns {
 
   std::uint32_t increments_[kLanePairs], steps_;
   LaneWords<Way::kLayout> phases_;
-};
-
-/// Where a warp's finished rows pass through shared memory, 32 channels at a time, and its sums of
-/// columns over a head's rows.
-struct alignas(128) WarpStage {
-  using Rows = SharedRows<32>;
-  std::byte rows[16 * Rows::kRowBytes];
-  float sums[3][2 * kPairs];  // of dq, dk and dv
+  float sine_[2][kLanePairs], cosine_[2][kLanePairs];
 };
 
 /// The gradients of a lane's phases, in radians, which need only the rotated values.
-template <class Way>
+template <RotaryLayout kLayout>
 class LaneTorque {
  public:
-  /// Replaces what there is by that of q or k and its gradient, or adds it. value(step) is what a
-  /// left factor has of q or k for a step.
-  template <class Value>
-  __device__ void set(const Value& value, const GroupSums& gradient) {
-    update<false>(value, gradient);
-  }
-  template <class Value>
-  __device__ void add(const Value& value, const GroupSums& gradient) {
-    update<true>(value, gradient);
-  }
-
-  /// Leaves it in shared memory until it is taken from there.
-  __device__ void leave(WarpStage* group) const {
-    if constexpr (Way::kTorque) {
-      __syncwarp();  // what was there before has been read
-      std::uint32_t* const there = place(group);
+  /// Of q and k and their gradients. query(step) and key(step) are what a left factor has of them
+  /// for a step.
+  template <class Query, class Key>
+  __device__ LaneTorque(const Query& query, const GroupSums& dq, const Key& key,
+                        const GroupSums& dk) {
+    constexpr int kSteps = Pair::kHalf ? 2 : 4;  // then y is two steps after x, or with it
 #pragma unroll
-      for (int i = 0; i < kLanePairs; ++i) {
-        there[32 * i] = words_.of[i / 4][i % 4];
-      }
-    }
-  }
-  __device__ void take(WarpStage* group) {
-    if constexpr (Way::kTorque) {
-      const std::uint32_t* const there = place(group);
+    for (int step = 0; step < kSteps; ++step) {
+      const Fragment query_x = query(step);
+      const Fragment query_y = Pair::kHalf ? query(step + 2) : query_x;
+      const Fragment key_x = key(step);
+      const Fragment key_y = Pair::kHalf ? key(step + 2) : key_x;
 #pragma unroll
-      for (int i = 0; i < kLanePairs; ++i) {
-        words_.of[i / 4][i % 4] = there[32 * i];
+      for (int i = 0; i < kLanePairs / kSteps; ++i) {
+        const int half = i % 2;
+        const int j = step * kLanePairs / kSteps + i / 2 * 2;
+        const auto torque = [&](int j) {
+          const int x = Pair::x(half, j);
+          const int y = Pair::y(half, j);
+          return element(query_x, x) * dq[y] - element(query_y, y) * dq[x] +
+                 element(key_x, x) * dk[y] - element(key_y, y) * dk[x];
+        };
+        words_.of[half][j / 2] = pack_bf16(torque(j), torque(j + 1));
       }
     }
   }
 
-  __device__ void store(const Input& input, const Problem<bf16>& p, int head, int tile) {
-    if constexpr (Way::kTorque) {
-      words_.store(input.torque, p, head, tile);
-    }
+  /// Stores it, through shared memory of the warp.
+  __device__ void store(const Input& input, const Problem<bf16>& p, int head, int tile,
+                        void* rows) {
+    words_.store(input.torque, p, head, tile, rows);
   }
 
  private:
-  using Pair = LanePair<Way::kLayout>;
-
-  static __device__ std::uint32_t* place(WarpStage* group) {
-    static_assert(sizeof(WarpStage::rows) == sizeof(words_) * kWarp);
-    const int thread = read_thread();
-    return reinterpret_cast<std::uint32_t*>(group[thread / 32].rows) + thread % 32;
-  }
-
-  template <bool kAdd, class Value>
-  __device__ void update(const Value& value, const GroupSums& gradient) {
-    if constexpr (Way::kTorque) {
-      constexpr int kSteps = Pair::kHalf ? 2 : 4;  // then y is two steps after x, or with it
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        const Fragment x = value(step);
-        const Fragment y = Pair::kHalf ? value(step + 2) : x;
-#pragma unroll
-        for (int i = 0; i < kLanePairs / kSteps; ++i) {
-          const int half = i % 2;
-          const int j = step * kLanePairs / kSteps + i / 2 * 2;
-          const auto torque = [&](int j) {
-            const int at_x = Pair::x(half, j);
-            const int at_y = Pair::y(half, j);
-            return element(x, at_x) * gradient[at_y] - element(y, at_y) * gradient[at_x];
-          };
-          std::uint32_t& word = words_.of[half][j / 2];
-          const float2 before = kAdd ? unpack_bf16(word) : float2{0.0F, 0.0F};
-          word = pack_bf16(before.x + torque(j), before.y + torque(j + 1));
-        }
-      }
-    }
-  }
+  using Pair = LanePair<kLayout>;
 
   /// What a fragment has in the place of element i of GroupSums.
   __device__ static float element(const Fragment& f, int i) {
@@ -254,7 +286,7 @@ class LaneTorque {
     return i % 2 == 0 ? two.x : two.y;
   }
 
-  LaneWords<Way::kLayout> words_;
+  LaneWords<kLayout> words_;
 };
 
 /// Which part of qkv a tile belongs to.
@@ -294,10 +326,9 @@ __device__ inline void store_and_sum(const GroupSums& tile, void* memory, WarpSt
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const std::uint32_t staged = rows.at(8 * i + lane / 4, lane % 4) - rows.base;
       __stwb(reinterpret_cast<uint4*>(to + (row_of(thread) + 8 * i) * stride + side * 32 +
                                       lane % 4 * 8),
-             *reinterpret_cast<const uint4*>(static_cast<const std::byte*>(memory) + staged));
+             piece_of(memory, lane, i));
     }
   }
   own[0] = sums[0];

@@ -3,20 +3,20 @@
 #include <algorithm>
 
 #include "ops/narrow_linear.cuh"
+#include "ops/rows_ahead.cuh"
 
 // Four lanes have a row between them, eight neighbouring columns of every 32 each, all in
 // registers. So a warp holds eight rows just as a product on tensor cores takes its right factor,
 // if the columns of 32 are counted in another order: a result goes to memory and into the product
-// from where it was made. The register it leaves gets the same columns of the next rows, which are
-// on their way while these are computed.
+// from where it was made. Meanwhile the warp's next rows are on their way to shared memory.
 namespace carope::cuda {
 namespace {
 
-constexpr int kWarps = 8;
-constexpr int kThreads = kWarps * static_cast<int>(kWarp);
+constexpr int kRows = 8;            // of a warp at a time
 constexpr int kVectorColumns = 32;  // of a row: a vector of each of its four lanes
-constexpr int kMostOutputs = 16;
 constexpr int kRowLanes = 4;
+constexpr int kGroup = 4;  // outputs whose weights are eight rows of a left factor
+constexpr int kMostGroups = 4;
 
 struct Rows {
   const bf16* x;
@@ -32,38 +32,51 @@ struct Rows {
   int outputs;
 };
 
-/// What a block keeps: the gate's weights in three parts, as left factors, and the norm's.
-template <int kVectors>
+/// What a block keeps: the norm's weights, and the gate's in two parts. Even rows of a left factor
+/// have the leading parts and odd rows the others of the same outputs. Its two halves are of two
+/// groups of outputs; or, where one group is left over, of that group's columns of both products of
+/// a vector, of whose results half count.
+template <int kVectors, int kGroups>
 struct Weights {
   static constexpr int kWidth = kVectors * kVectorColumns;
 
-  Words parts[kVectors][2][kParts][kWarp];
+  Words gate[kVectors][kGroups][kWarp];
   float gain[kWidth];
   float bias[kWidth];
 
+  __device__ static constexpr bool is_alone(int group) {
+    return kGroups % 2 == 1 && group == kGroups - 1;
+  }
+
   /// Called by the whole block.
   __device__ void load(const Rows& args) {
-    for (int i = static_cast<int>(threadIdx.x); i < kVectors * 2 * static_cast<int>(kWarp);
-         i += kThreads) {
+    constexpr int kCount = kVectors * kGroups * static_cast<int>(kWarp);
+    const auto thread = static_cast<int>(threadIdx.x);
+    const auto threads = static_cast<int>(blockDim.x);
+    for (int i = thread; i < kCount; i += threads) {
       const int lane = i % static_cast<int>(kWarp);
-      const int product = i / static_cast<int>(kWarp) % 2;
-      const int vector = i / static_cast<int>(kWarp) / 2;
-      const int column = vector * kVectorColumns + lane % kRowLanes * 8 + product * 4;
-      float numbers[8] = {};
+      const int group = i / static_cast<int>(kWarp) % kGroups;
+      const int vector = i / static_cast<int>(kWarp) / kGroups;
+      Words words;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int output = half * 8 + lane / kRowLanes;
+        const int product = is_alone(group) ? half : group % 2;
+        const int of_group = is_alone(group) ? group : group / 2 * 2 + half;
+        const int output = of_group * kGroup + lane / kRowLanes / 2;
+        const int column = vector * kVectorColumns + lane % kRowLanes * 8 + product * 4;
+        float numbers[4] = {};
         if (output < args.outputs) {
-          const auto four = Vec<float, 4>::load(args.gate_weight + output * kWidth + column);
+          load_floats(args.gate_weight + output * kWidth + column, numbers);
+        }
 #pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            numbers[k / 2 * 4 + half * 2 + k % 2] = four.at[k];
-          }
+        for (int k = 0; k < 2; ++k) {
+          const auto parts = TwoParts::of(numbers[2 * k], numbers[2 * k + 1]);
+          words.at[2 * k + half] = lane / kRowLanes % 2 == 0 ? parts.high : parts.low;
         }
       }
-      split(numbers, &parts[vector][product][0][lane], kWarp);
+      gate[vector][group][lane] = words;
     }
-    for (int c = static_cast<int>(threadIdx.x); c < kWidth; c += kThreads) {
+    for (int c = thread; c < kWidth; c += threads) {
       gain[c] = args.gain[c];
       bias[c] = args.bias[c];
     }
@@ -71,7 +84,72 @@ struct Weights {
   }
 };
 
-using Columns = RawRow<bf16, 8>;  // a vector
+/// The gate's results for a warp's rows.
+template <int kGroups>
+class Logits {
+ public:
+  /// Adds the products with a vector of y. Every kPiece-th joins them to the sums.
+  template <class GateWeights>
+  __device__ void add(const GateWeights& weights, int vector, const Words& y) {
+    const auto lane = static_cast<int>(threadIdx.x % kWarp);
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const Words w = weights.gate[vector][group][lane];
+      const Fragment left{{w.at[0], w.at[1], w.at[2], w.at[3]}};
+      const auto multiply = [&](float(&piece)[4], int product) {
+        if (vector % kPiece == 0 && (product == 0 || GateWeights::is_alone(group))) {
+#pragma unroll
+          for (float& value : piece) {
+            value = 0.0F;
+          }
+        }
+        multiply_add(piece, left, y.at[2 * product], y.at[2 * product + 1]);
+      };
+      if (GateWeights::is_alone(group)) {
+        multiply(pieces_[group], 0);
+        multiply(pieces_[group + 1], 1);
+      } else {
+        multiply(pieces_[group / 2 * 2], group % 2);
+      }
+      if (vector % kPiece == kPiece - 1) {
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          if (GateWeights::is_alone(group)) {
+            sums_[group][k] += pieces_[group][k] + pieces_[group + 1][2 + k];
+          } else if (group % 2 == 1) {
+            sums_[group - 1][k] += pieces_[group - 1][k];
+            sums_[group][k] += pieces_[group - 1][2 + k];
+          }
+        }
+      }
+    }
+  }
+
+  /// Of a lane's two results a group, of parts of two rows, it keeps one and gets the other part of
+  /// that from the lane that has it.
+  __device__ void store(const Rows& args, std::int64_t first) const {
+    const auto lane = static_cast<int>(threadIdx.x % kWarp);
+    const int odd = lane / kRowLanes % 2;
+    const std::int64_t row = first + lane % kRowLanes * 2 + odd;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const auto& sum = sums_[group];
+      const float others = __shfl_xor_sync(kAllLanes, odd == 1 ? sum[0] : sum[1], kRowLanes);
+      const int output = group * kGroup + lane / kRowLanes / 2;
+      if (row < args.rows && output < args.outputs) {
+        args.logits[row * args.outputs + output] =
+            (odd == 1 ? sum[1] : sum[0]) + others +
+            (args.gate_bias == nullptr ? 0.0F : args.gate_bias[output]);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kPiece = 4;  // vectors
+
+  float sums_[kGroups][2] = {};
+  float pieces_[kGroups + 1][4];
+};
 
 /// The sum over a row's lanes.
 __device__ float row_sum(float x) {
@@ -85,7 +163,7 @@ struct Statistics {
   /// In one pass, around the mean of the row's first vectors. That is at most sqrt(kVectors)
   /// deviations off, so what is subtracted from the sum of squares in the end costs few bits.
   template <int kVectors>
-  __device__ static Statistics of(const Columns (&row)[kVectors]) {
+  __device__ static Statistics of(const RowPiece (&row)[kVectors]) {
     constexpr float kPerColumn = 1.0F / (kVectors * kVectorColumns);
     float values[8];
     unpack(row[0], values);
@@ -110,147 +188,110 @@ struct Statistics {
   }
 };
 
-/// One block a multiprocessor; a warp takes 8 kHalves rows at a time, of which a lane has kHalves,
-/// eight apart.
-template <int kVectors, int kHalves>
-__global__ void __launch_bounds__(kThreads, 1) norm_gate_rows(const Rows args) {
+/// One block a multiprocessor, of as many warps as its shared memory has room for rows of.
+template <int kVectors, int kGroups, int kMostWarps>
+__global__ void __launch_bounds__(kMostWarps* kWarp, 1) norm_gate_rows(const Rows args) {
   extern __shared__ __align__(16) std::byte shared[];
-  auto& weights = *reinterpret_cast<Weights<kVectors>*>(shared);
-  constexpr int kWidth = Weights<kVectors>::kWidth;
+  auto& weights = *reinterpret_cast<Weights<kVectors, kGroups>*>(shared);
+  constexpr int kWidth = kVectors * kVectorColumns;
   const auto lane = static_cast<int>(threadIdx.x % kWarp);
   const auto warp = static_cast<int>(threadIdx.x / kWarp);
   const int first_column = lane % kRowLanes * 8;
-  const std::int64_t step = std::int64_t{gridDim.x} * kWarps * 8 * kHalves;
-  std::int64_t row = (std::int64_t{blockIdx.x} * kWarps + warp) * 8 * kHalves + lane / kRowLanes;
-  Columns x[kHalves][kVectors];
-  // Past the last row, that one once more.
-  const auto load = [&](std::int64_t from_row, int half, int i) {
-    const std::int64_t from = min(from_row + half * 8, args.rows - 1);
-    x[half][i] = Columns::load(args.x + from * kWidth + first_column + i * kVectorColumns);
-  };
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      load(row, half, i);
-    }
+  const std::int64_t step = std::int64_t{gridDim.x} * (blockDim.x / kWarp) * kRows;
+  // Warp by warp, so that the last rows are spread over the blocks.
+  std::int64_t first = (std::int64_t{gridDim.x} * warp + blockIdx.x) * kRows;
+  RowsAhead<kVectors> ahead(shared + sizeof(weights) + warp * RowsAhead<kVectors>::kBytes);
+  if (first < args.rows) {
+    ahead.start(args.x, first, args.rows);
   }
   weights.load(args);
-  if (row - lane / kRowLanes >= args.rows) {
+  if (first >= args.rows) {
     return;
   }
 
   // Statistics end an iteration: in the same as their use, the compiler would keep what it unpacked
   // for them, in twice the registers.
-  Statistics statistics[kHalves];
-  const auto take_statistics = [&] {
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      statistics[half] = Statistics::of(x[half]);
+  RowPiece x[kVectors];
+  Statistics statistics;
+  const auto take_rows = [&] {
+    ahead.take(x);
+    if (first + step < args.rows) {
+      ahead.start(args.x, first + step, args.rows);
     }
+    statistics = Statistics::of(x);
   };
-  take_statistics();
+  take_rows();
   while (true) {
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      if (lane % kRowLanes == 0 && row + half * 8 < args.rows) {
-        args.mean[row + half * 8] = statistics[half].mean;
-        args.rstd[row + half * 8] = statistics[half].rstd;
-      }
+    const std::int64_t row = first + lane / kRowLanes;
+    if (lane % kRowLanes == 0 && row < args.rows) {
+      args.mean[row] = statistics.mean;
+      args.rstd[row] = statistics.rstd;
     }
-    float sum[kHalves][4] = {};
-    float small[kHalves][4] = {};
+    const float shift = -statistics.mean * statistics.rstd;
+    Logits<kGroups> logits;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const int column = i * kVectorColumns + first_column;
-      float gain[8], bias[8];
+      float gain[8], bias[8], values[8];
       load_floats(weights.gain + column, gain);
       load_floats(weights.bias + column, bias);
-      Words y[kHalves];
+      unpack(x[i], values);
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        float values[8];
-        unpack(x[half][i], values);
-        load(row + step, half, i);
-        const float shift = -statistics[half].mean * statistics[half].rstd;
-#pragma unroll
-        for (int k = 0; k < 8; ++k) {
-          values[k] = fmaf(values[k], statistics[half].rstd, shift);
-          values[k] = fmaf(values[k], gain[k], bias[k]);
-        }
-#pragma unroll
-        for (int word = 0; word < 4; ++word) {
-          y[half].at[word] = pack_bf16(values[2 * word], values[2 * word + 1]);
-        }
-        if (row + half * 8 < args.rows) {
-          y[half].store(
-              reinterpret_cast<std::uint32_t*>(args.y + (row + half * 8) * kWidth + column));
-        }
+      for (int k = 0; k < 8; ++k) {
+        values[k] = fmaf(values[k], statistics.rstd, shift);
+        values[k] = fmaf(values[k], gain[k], bias[k]);
       }
-      float piece[kHalves][4] = {};
+      Words y;
 #pragma unroll
-      for (int part = kParts - 1; part >= 0; --part) {
-#pragma unroll
-        for (int product = 0; product < 2; ++product) {
-          const Words w = weights.parts[i][product][part][lane];
-          const Fragment left{{w.at[0], w.at[1], w.at[2], w.at[3]}};
-#pragma unroll
-          for (int half = 0; half < kHalves; ++half) {
-            multiply_add(part == 0 ? piece[half] : small[half], left, y[half].at[2 * product],
-                         y[half].at[2 * product + 1]);
-          }
-        }
+      for (int word = 0; word < 4; ++word) {
+        y.at[word] = pack_bf16(values[2 * word], values[2 * word + 1]);
       }
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          sum[half][k] += piece[half][k];
-        }
+      if (row < args.rows) {
+        y.store(reinterpret_cast<std::uint32_t*>(args.y + row * kWidth + column));
       }
+      logits.add(weights, i, y);
     }
-    const std::int64_t first = row - lane / kRowLanes + lane % kRowLanes * 2;
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const std::int64_t to = first + half * 8 + k % 2;
-        const int output = k / 2 * 8 + lane / kRowLanes;
-        if (to < args.rows && output < args.outputs) {
-          args.logits[to * args.outputs + output] =
-              sum[half][k] + small[half][k] +
-              (args.gate_bias == nullptr ? 0.0F : args.gate_bias[output]);
-        }
-      }
-    }
-    row += step;
-    if (row - lane / kRowLanes >= args.rows) {
+    logits.store(args, first);
+    first += step;
+    if (first >= args.rows) {
       break;
     }
-    take_statistics();
+    take_rows();
   }
 }
 
-template <int kVectors, int kHalves>
+template <int kVectors, int kGroups, int kMostWarps>
 bool launch(Context& ctx, const Rows& args) {
-  constexpr int kBytes = sizeof(Weights<kVectors>);
-  if (kBytes > shared_bytes(ctx)) {
+  constexpr int kFewestWarps = 4;
+  constexpr int kWeights = sizeof(Weights<kVectors, kGroups>);
+  constexpr int kWarpBytes = RowsAhead<kVectors>::kBytes;
+  const int warps = std::min(kMostWarps, (shared_bytes(ctx) - kWeights) / kWarpBytes);
+  if (warps < kFewestWarps) {
     return false;
   }
-  const auto kernel = norm_gate_rows<kVectors, kHalves>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  const unsigned blocks = std::min(static_cast<unsigned>(multiprocessors(ctx)),
-                                   blocks_for(args.rows, kWarps * 8 * kHalves));
-  kernel<<<blocks, kThreads, kBytes, stream_of(ctx)>>>(args);
+  const int bytes = kWeights + warps * kWarpBytes;
+  const auto kernel = norm_gate_rows<kVectors, kGroups, kMostWarps>;
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  const unsigned blocks =
+      std::min(static_cast<unsigned>(multiprocessors(ctx)), blocks_for(args.rows, kRows));
+  kernel<<<blocks, warps * kWarp, bytes, stream_of(ctx)>>>(args);
   CUDA_CHECK_LAUNCH();
   return true;
+}
+
+/// With heads of 64 columns as many groups as have outputs; if outputs are more, all there can be.
+template <int kVectors, int kMostWarps>
+bool launch(Context& ctx, const Rows& args) {
+  constexpr int kGroups = kVectors / 8;
+  return args.outputs <= kGroups * kGroup ? launch<kVectors, kGroups, kMostWarps>(ctx, args)
+                                          : launch<kVectors, kMostGroups, kMostWarps>(ctx, args);
 }
 
 }  // namespace
 
 bool norm_with_gate(Context& ctx, const Tensor& x, const NormWeights& weights, const Normed& out,
                     const NormGate& gate) {
-  if (x.dtype() != DType::kBF16 || gate.logits.cols() > kMostOutputs ||
+  if (x.dtype() != DType::kBF16 || gate.logits.cols() > kMostGroups * kGroup ||
       !aligned16(x.raw(), out.y.raw(), gate.weight.raw())) {
     return false;
   }
@@ -265,13 +306,13 @@ bool norm_with_gate(Context& ctx, const Tensor& x, const NormWeights& weights, c
                   .logits = gate.logits.f32(),
                   .rows = x.rows(),
                   .outputs = static_cast<int>(gate.logits.cols())};
-  switch (x.cols()) {  // a lane has two rows where they fit into its registers
+  switch (x.cols()) {  // as many warps as have registers for a row
     case 512:
-      return launch<16, 2>(ctx, args);
+      return launch<16, 16>(ctx, args);
     case 768:
-      return launch<24, 2>(ctx, args);
+      return launch<24, 12>(ctx, args);
     case 1024:
-      return launch<32, 1>(ctx, args);
+      return launch<32, 8>(ctx, args);
     default:
       return false;
   }
