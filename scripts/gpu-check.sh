@@ -32,10 +32,10 @@ fi
 if [ $# -eq 0 ]; then
   cmake --preset cuda
   cmake --build --preset cuda --target carope_program core_test cuda_ops_test cuda_model_test cuda_token_pass_test \
-    attention_through_test golden_test
+    attention_through_test golden_test dist_test
 fi
 tests=$(realpath --relative-to=. "$build")/tests
-for program in core_test cuda_ops_test cuda_model_test cuda_token_pass_test attention_through_test golden_test; do
+for program in core_test cuda_ops_test cuda_model_test cuda_token_pass_test attention_through_test golden_test dist_test; do
   if [ ! -x "$tests/$program" ]; then
     echo "$tests/$program is missing: build it, or give no build folder to have it built." >&2
     exit 1
@@ -85,7 +85,7 @@ in_shards() {
 }
 export -f in_shards
 
-# Runs a command for at most so many seconds, and notes it, its time and what came of it. Tests that find no GPU skip
+# Runs a command for at most so many seconds, and notes it, its time and what came of it. Tests that find no GPU or NCCL skip
 # themselves, and a filter may match none: here either is a failure.
 check() {
   local limit=$1 processes=$2 status=0 start=$SECONDS said
@@ -95,7 +95,7 @@ check() {
   note "" "\$ ${said//"$sanitizer"/compute-sanitizer} ($processes processes)"
   timeout "$limit" bash -c 'in_shards "$@"' - "$processes" "$@" >"$log" 2>&1 || status=$?
   summary | tee -a "$record"
-  if grep -qE 'no GPU is present|^\[=+\] (Running )?0 tests' "$log"; then
+  if grep -qE 'no GPU is present|built without NCCL|^\[=+\] (Running )?0 tests' "$log"; then
     status=skipped
   fi
   if [ "$status" != 0 ]; then
@@ -105,7 +105,7 @@ check() {
   case $status in
     0) note "passed in $((SECONDS - start)) s" ;;
     124) note "FAILED: not done after $limit s" ;;
-    skipped) note "FAILED: no tests were run, or one found no GPU" ;;
+    skipped) note "FAILED: no tests were run, or one found no GPU or no NCCL" ;;
     *) note "FAILED with exit status $status after $((SECONDS - start)) s" ;;
   esac
 }
@@ -128,6 +128,7 @@ if has tests; then
   check 600 2 "$tests/cuda_token_pass_test" --gtest_brief=1
   check 300 4 "$tests/attention_through_test" --gtest_brief=1
   check 300 1 "$tests/golden_test" --gtest_brief=1 '--gtest_filter=PyTorchOnCuda/*'
+  check 120 1 "$tests/dist_test" --gtest_brief=1 '--gtest_filter=OneGpu.*'
 fi
 
 # Runs racecheck, which also takes how cuBLASLt's kernels hand on tiles for races: those in other kernels are failures.

@@ -6,6 +6,8 @@ packages=(g++ cmake ninja-build libdnnl-dev ocl-icd-opencl-dev libfmt-dev libcli
           zlib1g-dev libzstd-dev libgtest-dev libgmock-dev libbenchmark-dev)
 # The preset fuzz is built with clang: g++ has no libFuzzer.
 fuzz_packages=(clang libclang-rt-dev libomp-dev)
+# Processes that train together on CPUs; tests also cut a network between them.
+ranks_packages=(libopenmpi-dev openmpi-bin iproute2)
 # Tests look at the report in a browser.
 browser_packages=(chromium fonts-dejavu-core)
 

@@ -129,8 +129,9 @@ TEST_F(Perplexity, IsTheSameWhenSeveralProtocolsShareTheirWindows) {
     // Sliding windows of 8 and 24 contain those that lie side by side; those of 7, whose stride is
     // 3, share but few.
     const EvalConfig config{.lengths = {8, 24, 7}, .resample = resample, .tokens_at_once = 48};
+    const auto alone = make_alone();
     const std::vector<Evaluation> all = measure_perplexity(
-        ctx_, model, {.stream = stream_, .end_of_text = kEndOfText}, config, kAll);
+        ctx_, *alone, model, {.stream = stream_, .end_of_text = kEndOfText}, config, kAll);
     ASSERT_EQ(all.size(), 3U);
     for (std::size_t i = 0; i < all.size(); ++i) {
       SCOPED_TRACE(to_string(kAll[i]));
@@ -297,7 +298,11 @@ class EvalCommand : public testing::Test {
     const RunConfig config = read_run(settings);
     Gpt model(config.model);
     model.initialise(1);
-    return save_checkpoint(folder_ / name, config, model, Optimizer(model.parameters(), {}),
+    Context ctx = Context::cpu(1);
+    const auto alone = make_alone();
+    Optimizer optimizer(model.parameters(), {});
+    GradientExchange exchange(*alone, model.memory(), ctx.device(), Sums::kFast);
+    return save_checkpoint(folder_ / name, config, {ctx, *alone, model, optimizer, exchange},
                            {.step = 7});
   }
 

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "model/gpt.h"
+#include "position/registry.h"
 #include "support/compare.h"
 #include "support/tokens.h"
 #include "train/optimizer.h"
@@ -210,6 +211,46 @@ TEST_F(BadInput, AGradientThatIsNotFiniteChangesNothing) {
     EXPECT_FALSE(std::isfinite(optimizer.step(ctx_, 1e-3)));
     EXPECT_EQ(optimizer.steps(), 1);
     EXPECT_EQ((relative_error<float, float>(values_of(parameter.value), before)), 0.0);
+  }
+}
+
+/// Every encoding, widths and vocabularies that are no multiples of anything, and more ranks than
+/// some buckets have tensors.
+TEST(ParametersInMemory, BeginWhereEveryKernelCanReadThem) {
+  const auto expect_aligned = [](const Tensor& tensor, const std::string& name) {
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(tensor.raw()) % Memory::kAlignment, 0U) << name;
+  };
+  for (const std::string& encoding : encoding_names()) {
+    for (const std::int64_t width : {12, 36, 100}) {
+      GptConfig config = config_with(encoding);
+      config.width = width;
+      config.vocabulary = 51;
+      const Gpt model(config);
+      std::vector<ParameterSpec> specs;
+      for (const Parameter& parameter : model.parameters()) {
+        specs.push_back(parameter.spec);
+      }
+      for (const DType compute : {DType::kF32, DType::kBF16}) {
+        for (const auto& [rank, ranks] : {std::pair{0, 1}, {1, 2}, {2, 3}, {63, 64}}) {
+          SCOPED_TRACE(fmt::format("{}, width {}, {}, rank {} of {}", encoding, width,
+                                   to_string(compute), rank, ranks));
+          const ParameterMemory memory(specs, {}, compute,
+                                       {.rank = rank, .ranks = ranks, .bucket_bytes = 10'000});
+          for (const std::span<const Parameter> all : {memory.parameters(), memory.own()}) {
+            for (const Parameter& parameter : all) {
+              expect_aligned(parameter.value, parameter.spec.name);
+              expect_aligned(parameter.gradient, parameter.spec.name);
+              expect_aligned(parameter.rounded, parameter.spec.name);
+            }
+          }
+          for (const Bucket& bucket : memory.buckets()) {
+            expect_aligned(bucket.own_gradients, "own gradients");
+            expect_aligned(bucket.own_weights, "own weights");
+            EXPECT_EQ(bucket.own_weights.size() * ranks, bucket.weights.size());
+          }
+        }
+      }
+    }
   }
 }
 

@@ -358,7 +358,7 @@ TEST(Variants, SeeTheSameTokensInTheSameOrderWithinASeed) {
                               {"micro_batch", std::int64_t{8}}};
   std::map<std::uint64_t, std::set<std::vector<std::int32_t>>> orders;  // by seed
   for (const PlannedRun& planned : plan_runs(config)) {
-    const auto loader = open_training(planned.config, 0);
+    const auto loader = open_training(planned.config, 0, *make_alone());
     std::vector<std::int32_t> seen;
     for (int step = 0; step < 30; ++step) {  // of about 20 an epoch
       const TokenBatch& batch = loader->next();

@@ -135,7 +135,7 @@ TEST_F(Training, SavesAndReturns130WhenInterrupted) {
 TEST_F(Training, StopsInOrderAtWhateverMomentItIsInterrupted) {
   // A handler that runs on a computing thread would write into oneDNN's workspace.
   for (int attempt = 0; attempt < 10; ++attempt) {
-    const std::string name = "a" + std::to_string(attempt);
+    const std::string name = fmt::format("a{}", attempt);
     const pid_t child = start(arguments(name, "--train.tokens 12800000 --model.width 64"));
     while (lines_of(name) < 1 + attempt) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

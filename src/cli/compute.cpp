@@ -10,9 +10,6 @@ namespace {
 
 int cuda_index(const std::string& device) {
   constexpr std::string_view kPrefix = "cuda:";
-  if (device == "cuda") {
-    return 0;
-  }
   int index = -1;
   const char* const end = device.data() + device.size();
   const bool named = device.starts_with(kPrefix);
@@ -46,10 +43,16 @@ void add_recompute_option(CLI::App& command, ComputeOptions& options) {
       "memory, more time");
 }
 
-Context open_context(const ComputeOptions& options) {
+Context open_context(const ComputeOptions& options, const Launch& launch) {
   const bool gpu = options.device == "auto" ? !cuda::devices().empty() : options.device != "cpu";
-  Context ctx = gpu ? Context::cuda(options.device == "auto" ? 0 : cuda_index(options.device))
-                    : Context::cpu(options.threads);
+  const auto index = [&] {
+    if (options.device != "auto" && options.device != "cuda") {
+      return cuda_index(options.device);
+    }
+    const auto visible = static_cast<int>(cuda::devices().size());
+    return launch.world_size > 1 && visible > 0 ? gpu_of_rank(launch, visible) : 0;
+  };
+  Context ctx = gpu ? Context::cuda(index()) : Context::cpu(options.threads);
   check<ConfigError>(gpu || options.precision != "bf16",
                      "--precision bf16 needs a GPU; leave it out, or give --device cuda");
   ctx.set_compute(gpu && options.precision != "fp32" ? DType::kBF16 : DType::kF32);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/context.h"
+#include "dist/launch.h"
 
 namespace carope {
 
@@ -21,7 +22,7 @@ void add_compute_options(CLI::App& command, ComputeOptions& options);
 /// For commands that train.
 void add_recompute_option(CLI::App& command, ComputeOptions& options);
 
-/// The first GPU where there is one and nothing else was asked for.
-Context open_context(const ComputeOptions& options);
+/// A GPU where there is one and nothing else was asked for: the first, or that of the rank.
+Context open_context(const ComputeOptions& options, const Launch& launch = {});
 
 }  // namespace carope

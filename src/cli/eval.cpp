@@ -8,9 +8,9 @@
 #include "cli/commands.h"
 #include "cli/compute.h"
 #include "cli/options.h"
+#include "cli/ranks.h"
 #include "cli/score_options.h"
 #include "core/file.h"
-#include "dist/launch.h"
 #include "eval/checkpoint_evaluation.h"
 #include "eval/evaluation_json.h"
 #include "report/table.h"
@@ -24,6 +24,7 @@ struct EvalOptions {
   std::filesystem::path data;
   std::filesystem::path json;
   ComputeOptions compute;
+  RankOptions ranks;
 };
 
 Table table_of_lengths(const EvalConfig& config, std::vector<std::string> header) {
@@ -104,10 +105,12 @@ void print_differences(const EvalOptions& options, const std::vector<Evaluation>
 }
 
 void evaluate(const EvalOptions& options) {
-  require_single_process(launch_from_environment());
-  Context ctx = open_context(options.compute);
-  const std::vector<Evaluation> evaluations =
-      evaluate_checkpoints(ctx, options.checkpoints, options.config, options.data);
+  Workplace workplace = open_workplace(options.compute, options.ranks);
+  const std::vector<Evaluation> evaluations = evaluate_checkpoints(
+      workplace.ctx, *workplace.ranks, options.checkpoints, options.config, options.data);
+  if (!workplace.first()) {
+    return;
+  }
   print_perplexities(options, evaluations);
   if (evaluations.size() > 1) {
     print_differences(options, evaluations);
@@ -146,6 +149,7 @@ void add_eval(CLI::App& app) {
                       "folder of token shards; by default that of the runs");
   command->add_option("--json", options->json, "write the results, with curves, to this file");
   add_compute_options(*command, options->compute);
+  add_rank_options(*command, options->ranks);
   command->callback([options] { evaluate(*options); });
 }
 

@@ -11,6 +11,7 @@
 #include "core/options.h"
 #include "core/progress.h"
 #include "core/version.h"
+#include "dist/launch.h"
 
 namespace {
 
@@ -62,7 +63,7 @@ int main(int argc, char** argv) {
         "standard output could not be written: {}; what was to be seen is not complete",
         std::strerror(errno));
   } catch (const std::exception& error) {
-    carope::tell(fmt::format("carope: {}\n", error.what()));
+    carope::tell(fmt::format("carope: {}{}\n", carope::speaker(), error.what()));
     return 1;
   }
   return 0;

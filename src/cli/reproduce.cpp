@@ -6,10 +6,10 @@
 #include "cli/compute.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
+#include "cli/ranks.h"
 #include "cli/run_options.h"
 #include "cli/score_options.h"
 #include "cli/step_line.h"
-#include "dist/launch.h"
 #include "experiment/experiment.h"
 #include "report/comparison_table.h"
 #include "report/run_record.h"
@@ -53,6 +53,7 @@ struct ReproduceOptions {
   std::optional<Resample> resample;
   std::optional<std::int64_t> gate_tokens;
   ComputeOptions compute;
+  RankOptions ranks;
 };
 
 /// A preset's way of scoring, but for what the options say.
@@ -85,30 +86,37 @@ ExperimentConfig experiment_of(const ReproduceOptions& options, const RunOptions
   return config;
 }
 
-void reproduce(const ReproduceOptions& options, const RunOptions& overrides) {
-  require_single_process(launch_from_environment());
+/// Whether it came to its end. All ranks part in order in either case.
+bool reproduce(const ReproduceOptions& options, const RunOptions& overrides) {
+  Workplace workplace = open_workplace(options.compute, options.ranks);
   ExperimentConfig config = experiment_of(options, overrides);
   if (config.folder.empty()) {
     config.folder = std::filesystem::path("runs") / options.preset;
   }
-  Context ctx = open_context(options.compute);
   const std::size_t runs = plan_runs(config).size();
-  const bool done =
-      run_experiment(ctx, config, [&](Trainer& trainer, const PlannedRun& run, std::size_t index) {
-        const std::int64_t log_every = std::max<std::int64_t>(trainer.steps() / 20, 1);
-        StepLine line(trainer, ctx,
-                      fmt::format("[{}/{}] {}", index + 1, runs, run.folder.filename().string()),
-                      log_every);
-        const PoliteStop stop;
-        return trainer.run(line.observer(), stop.asked()) && !stop.asked();
-      });
+  const auto train = [&](Trainer& trainer, const PlannedRun& run, std::size_t index) {
+    const std::int64_t log_every = std::max<std::int64_t>(trainer.steps() / 20, 1);
+    const PoliteStop stop;
+    if (!workplace.first()) {
+      return trainer.run({}, stop.asked()) && !stop.asked();
+    }
+    StepLine line(trainer, workplace.ctx,
+                  fmt::format("[{}/{}] {}", index + 1, runs, run.folder.filename().string()),
+                  log_every);
+    return trainer.run(line.observer(), stop.asked()) && !stop.asked();
+  };
+  const bool done = run_experiment(workplace.ctx, *workplace.ranks, config, train);
+  if (!workplace.first()) {
+    return done;
+  }
   if (!done) {
     fmt::print(stderr, "interrupted; the same command goes on where it stopped\n");
-    throw CLI::RuntimeError(kInterrupted);
+    return false;
   }
   const RunCollection collection = load_runs({config.folder});
   fmt::print("{}\n{}\n", to_text(compare(group_runs(collection.runs))),
              (config.folder / "report.html").string());
+  return true;
 }
 
 }  // namespace
@@ -162,8 +170,13 @@ void add_reproduce(CLI::App& app) {
       ->transform(as_quantity());
   add_compute_options(*command, options->compute);
   add_recompute_option(*command, options->compute);
+  add_rank_options(*command, options->ranks);
   const auto overrides = RunOptions::add_overrides(*command);
-  command->callback([options, overrides] { reproduce(*options, *overrides); });
+  command->callback([options, overrides] {
+    if (!reproduce(*options, *overrides)) {
+      throw CLI::RuntimeError(kInterrupted);
+    }
+  });
 }
 
 }  // namespace carope

@@ -15,7 +15,7 @@ StepLine::StepLine(const Trainer& trainer, Context& ctx, std::string name, std::
       steps_(trainer.steps()),
       log_every_(log_every),
       flops_per_token_(trainer.model().training_flops_per_token(trainer.config().model.length)),
-      peak_(peak_flops(ctx)),
+      peak_(peak_flops(ctx) * trainer.ranks()),
       terminal_(isatty(STDERR_FILENO) != 0) {
   const RunConfig& config = trainer.config();
   say(fmt::format("{} parameters, {}, {} steps of {}",

@@ -6,34 +6,49 @@
 #include "cli/compute.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
+#include "cli/ranks.h"
 #include "cli/run_options.h"
 #include "cli/step_line.h"
 #include "core/progress.h"
-#include "dist/launch.h"
 #include "train/trainer.h"
 
 namespace carope {
 namespace {
 
+constexpr const char* kAuto = "auto";
+
 struct TrainOptions {
   std::filesystem::path folder;
-  bool resume = false;
+  CLI::Option* resume = nullptr;
+  std::string resume_when;  // "auto", or nothing
+  bool exact_sums = false;
   ComputeOptions compute;
+  RankOptions ranks;
 };
 
-void train(const TrainOptions& options, const Settings& settings) {
-  require_single_process(launch_from_environment());
-  Context ctx = open_context(options.compute);
+/// Whether to go on; that there is nothing yet is an error unless it was left open.
+bool resumes(const TrainOptions& options) {
+  return options.resume->count() > 0 &&
+         (options.resume_when != kAuto || !list_checkpoints(options.folder).empty());
+}
+
+/// Whether it came to its end. All ranks part in order in either case.
+bool train(const TrainOptions& options, const Settings& settings) {
+  Workplace workplace = open_workplace(options.compute, options.ranks);
+  const bool resume = resumes(options);
   const RunConfig config =
-      options.resume ? saved_config(find_checkpoint(options.folder)) : read_run(settings);
+      resume ? saved_config(find_checkpoint(options.folder)) : read_run(settings);
   require_same(config, settings, options.folder);
-  Trainer trainer(ctx, config, options.folder, options.resume);
-  StepLine line(trainer, ctx);
+  Trainer trainer(workplace.ctx, *workplace.ranks, config, options.folder,
+                  {.resume = resume, .sums = options.exact_sums ? Sums::kExact : Sums::kFast});
+  const std::unique_ptr<StepLine> line =
+      workplace.first() ? std::make_unique<StepLine>(trainer, workplace.ctx) : nullptr;
   const PoliteStop stop;
-  if (!trainer.run(line.observer(), stop.asked())) {
-    line.say("interrupted; go on with: carope train --resume --out " + options.folder.string());
-    throw CLI::RuntimeError(kInterrupted);
+  const bool ended = trainer.run(line ? line->observer() : TrainObserver{}, stop.asked());
+  if (!ended && line) {
+    line->say("interrupted; go on with: carope train --resume --out " + options.folder.string());
   }
+  return ended;
 }
 
 }  // namespace
@@ -42,11 +57,27 @@ void add_train(CLI::App& app) {
   CLI::App* command = app.add_subcommand("train", "Trains a model on token shards");
   const auto options = std::make_shared<TrainOptions>();
   command->add_option("--out", options->folder, "folder of the run")->required();
-  command->add_flag("--resume", options->resume, "go on from the folder's newest checkpoint");
+  options->resume =
+      command
+          ->add_option(
+              "--resume", options->resume_when,
+              "go on from the folder's newest checkpoint; --resume auto begins where there "
+              "is none, so that one command does for a job that may be started again")
+          ->expected(0, 1)
+          ->type_name("[auto]")
+          ->check(CLI::IsMember({"", kAuto}));
+  command->add_flag("--exact-sums", options->exact_sums,
+                    "sum gradients in fp64, so that the losses do not depend on how many processes "
+                    "train together; on the CPU only");
   add_compute_options(*command, options->compute);
   add_recompute_option(*command, options->compute);
+  add_rank_options(*command, options->ranks);
   const auto run = RunOptions::add(*command);
-  command->callback([options, run] { train(*options, run->settings()); });
+  command->callback([options, run] {
+    if (!train(*options, run->settings())) {
+      throw CLI::RuntimeError(kInterrupted);
+    }
+  });
 }
 
 }  // namespace carope

@@ -30,7 +30,11 @@ class Arena {
   std::size_t bytes() const { return memory_.bytes(); }
 
   /// Sets every byte to zero.
-  void clear() { carope::clear(memory_.data(), memory_.bytes(), memory_.device()); }
+  void clear() {
+    if (bytes() > 0) {
+      carope::clear(memory_.data(), bytes(), memory_.device());
+    }
+  }
 
  private:
   explicit Arena(Device device) : device_(device) {}

@@ -62,6 +62,16 @@ void download(Context& ctx, const Tensor& from, void* to) {
   }
 }
 
+void copy(Context& ctx, const Tensor& from, const Tensor& to) {
+  check<ShapeError>(from.bytes() == to.bytes(), "{} bytes cannot be copied into {}", from.bytes(),
+                    to.bytes());
+  if (ctx.device().kind == DeviceKind::kCuda) {
+    cuda::copy_on_stream(ctx.stream(), to.raw(), from.raw(), to.bytes());
+  } else {
+    std::memcpy(to.raw(), from.raw(), to.bytes());
+  }
+}
+
 void wait(Context& ctx) {
   if (ctx.device().kind == DeviceKind::kCuda) {
     cuda::wait_for_stream(ctx.stream());

@@ -75,6 +75,8 @@ void upload(Context& ctx, const void* from, const Tensor& to);
 /// Copies to this process's memory, in the order of the context's operations: it is there after
 /// wait(), unless that memory is not pinned, which makes this call wait.
 void download(Context& ctx, const Tensor& from, void* to);
+/// Copies between tensors of the context's device, in the order of its operations.
+void copy(Context& ctx, const Tensor& from, const Tensor& to);
 /// Waits until everything issued to the context is done.
 void wait(Context& ctx);
 

@@ -70,6 +70,11 @@ void download_on_stream(void* stream, void* to, const void* from, std::size_t by
       cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, static_cast<cudaStream_t>(stream)));
 }
 
+void copy_on_stream(void* stream, void* to, const void* from, std::size_t bytes) {
+  CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice,
+                             static_cast<cudaStream_t>(stream)));
+}
+
 void wait_for_stream(void* stream) {
   CUDA_CHECK(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)));
 }

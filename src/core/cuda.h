@@ -31,6 +31,7 @@ void release(int device, void* data) noexcept;
 void clear_on_stream(void* stream, void* data, std::size_t bytes);
 void upload_on_stream(void* stream, void* to, const void* from, std::size_t bytes);
 void download_on_stream(void* stream, void* to, const void* from, std::size_t bytes);
+void copy_on_stream(void* stream, void* to, const void* from, std::size_t bytes);
 void wait_for_stream(void* stream);
 
 /// Memory of this process that a device copies from and to by itself, while the process goes on.

@@ -21,6 +21,7 @@ void release(int, void*) noexcept {}
 void clear_on_stream(void*, void*, std::size_t) { refuse(); }
 void upload_on_stream(void*, void*, const void*, std::size_t) { refuse(); }
 void download_on_stream(void*, void*, const void*, std::size_t) { refuse(); }
+void copy_on_stream(void*, void*, const void*, std::size_t) { refuse(); }
 void wait_for_stream(void*) { refuse(); }
 std::shared_ptr<void> allocate_pinned(std::size_t) { refuse(); }
 std::shared_ptr<void> record_graph(void*, const std::function<void()>&) { refuse(); }

@@ -17,17 +17,20 @@ struct ParameterSpec {
   std::string name;
   Shape shape;
   Init init;
-  bool decay = false;     // whether weight decay applies
-  bool trainable = true;  // a frozen parameter has no gradient
-  bool rounds = false;    // whether a bf16 model computes with a bf16 copy of it
+  bool decay = false;       // whether weight decay applies
+  bool trainable = true;    // a frozen parameter has no gradient
+  bool rounds = false;      // whether a bf16 model computes with a bf16 copy of it
+  std::int64_t block = -1;  // of the model that it is in; -1: in none
 };
 
-/// A parameter with its memory; `gradient` is empty where the parameter is frozen.
+/// A parameter with its memory, or a part of one, whose shape is then that of the part;
+/// `gradient` is empty where the parameter is frozen.
 struct Parameter {
   ParameterSpec spec;
-  Tensor value;      // f32
+  Tensor value;      // f32; empty where no process has it whole
   Tensor gradient;   // f32
   Tensor rounded{};  // what the model computes with where that is not `value`: a bf16 copy of it
+  std::int64_t begin = 0;  // the parameter's element that a part begins with
 };
 
 }  // namespace carope

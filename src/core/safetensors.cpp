@@ -76,35 +76,48 @@ TensorSpec parse_spec(const Json& entry, const std::string& path, const std::str
 
 }  // namespace
 
-void save_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
-                      const std::map<std::string, std::string>& metadata) {
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
+                                     const std::vector<NamedSpec>& specs,
+                                     const std::map<std::string, std::string>& metadata)
+    : file_(path) {
   Json header = Json::object();
   if (!metadata.empty()) {
     header[kMetadata] = metadata;
   }
   std::size_t offset = 0;
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, spec] : specs) {
     std::vector<std::int64_t> extents;
-    for (int axis = 0; axis < tensor.shape().rank(); ++axis) {
-      extents.push_back(tensor.shape()[axis]);
+    for (int axis = 0; axis < spec.shape.rank(); ++axis) {
+      extents.push_back(spec.shape[axis]);
     }
-    const std::size_t end = offset + tensor.bytes();
+    const std::size_t end = offset + spec.bytes();
     header[name] = {
-        {"dtype", name_of(tensor.dtype())}, {"shape", extents}, {"data_offsets", {offset, end}}};
+        {"dtype", name_of(spec.dtype)}, {"shape", extents}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data is aligned
   const std::uint64_t length = text.size();
 
-  FileWriter file(path);
-  file.write(bytes_of(&length, kLengthBytes));
-  file.write(text);
-  std::vector<std::byte> buffer;
+  file_.write(bytes_of(&length, kLengthBytes));
+  file_.write(text);
+}
+
+void SafetensorsWriter::write(const Tensor& tensor) {
+  buffer_.resize(tensor.bytes());
+  copy_to_host(buffer_.data(), tensor.raw(), tensor.bytes(), tensor.device());
+  file_.write(std::span<const std::byte>(buffer_));
+}
+
+void save_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
+  std::vector<NamedSpec> specs;
   for (const auto& [name, tensor] : tensors) {
-    buffer.resize(tensor.bytes());
-    copy_to_host(buffer.data(), tensor.raw(), tensor.bytes(), tensor.device());
-    file.write(std::span<const std::byte>(buffer));
+    specs.push_back({name, {tensor.shape(), tensor.dtype()}});
+  }
+  SafetensorsWriter file(path, specs, metadata);
+  for (const auto& [name, tensor] : tensors) {
+    file.write(tensor);
   }
   file.commit();
 }
@@ -171,13 +184,24 @@ std::vector<std::string> SafetensorsFile::names() const {
 }
 
 void SafetensorsFile::read(const std::string& name, const Tensor& tensor) const {
+  read_part(name, {tensor.shape(), tensor.dtype()}, 0, tensor);
+}
+
+void SafetensorsFile::read_part(const std::string& name, const TensorSpec& spec, std::int64_t begin,
+                                const Tensor& part) const {
   const Entry& found = entry(name);
-  check<FileError>(found.spec.dtype == tensor.dtype() && found.spec.shape == tensor.shape(),
+  check<FileError>(found.spec.dtype == spec.dtype && found.spec.shape == spec.shape,
                    "{}: tensor '{}' is {} {}, {} {} is needed; does the configuration belong to "
                    "this file?",
                    path_.string(), name, to_string(found.spec.dtype), found.spec.shape,
-                   to_string(tensor.dtype()), tensor.shape());
-  copy_from_host(tensor.raw(), file_.bytes().data() + found.begin, tensor.bytes(), tensor.device());
+                   to_string(spec.dtype), spec.shape);
+  check<ShapeError>(
+      part.dtype() == spec.dtype && 0 <= begin && begin + part.size() <= spec.shape.size(),
+      "elements {} to {} are not within '{}' of shape {}", begin, begin + part.size(), name,
+      spec.shape);
+  const std::size_t skipped = static_cast<std::size_t>(begin) * size_of(spec.dtype);
+  copy_from_host(part.raw(), file_.bytes().data() + found.begin + skipped, part.bytes(),
+                 part.device());
 }
 
 const SafetensorsFile::Entry& SafetensorsFile::entry(const std::string& name) const {

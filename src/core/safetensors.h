@@ -15,6 +15,27 @@ struct NamedTensor {
   Tensor tensor;
 };
 
+struct NamedSpec {
+  std::string name;
+  TensorSpec spec;
+};
+
+/// Writes a safetensors file tensor by tensor, for what is not in memory all at once. The file
+/// appears when it is complete.
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(const std::filesystem::path& path, const std::vector<NamedSpec>& specs,
+                    const std::map<std::string, std::string>& metadata = {});
+
+  /// The next tensor, of any device, flat or in its shape.
+  void write(const Tensor& tensor);
+  void commit() { file_.commit(); }
+
+ private:
+  FileWriter file_;
+  std::vector<std::byte> buffer_;
+};
+
 /// Writes tensors of any device as a safetensors file, which appears when it is complete.
 void save_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                       const std::map<std::string, std::string>& metadata = {});
@@ -31,6 +52,9 @@ class SafetensorsFile {
 
   /// Copies a tensor of the file into one of the same dtype and shape, on any device.
   void read(const std::string& name, const Tensor& tensor) const;
+  /// Copies a part of a tensor that has this spec, from element `begin` on.
+  void read_part(const std::string& name, const TensorSpec& spec, std::int64_t begin,
+                 const Tensor& part) const;
 
  private:
   struct Entry {

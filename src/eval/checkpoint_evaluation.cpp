@@ -49,8 +49,8 @@ std::vector<Candidate> find_candidates(const std::vector<fs::path>& paths) {
 
 }  // namespace
 
-std::vector<Evaluation> evaluate_model(Context& ctx, const Gpt& model, const RunConfig& run,
-                                       const EvalConfig& config,
+std::vector<Evaluation> evaluate_model(Context& ctx, Communicator& ranks, const Gpt& model,
+                                       const RunConfig& run, const EvalConfig& config,
                                        std::span<const Protocol> protocols, const fs::path& data,
                                        const std::string& title) {
   const TokenStream stream(find_shards(data, Split::kValidation));
@@ -58,10 +58,10 @@ std::vector<Evaluation> evaluate_model(Context& ctx, const Gpt& model, const Run
   if (const auto manifest = Manifest::load(data)) {
     tokens.end_of_text = static_cast<TokenId>(manifest->end_of_text);
   }
-  return measure_perplexity(ctx, model, tokens, config, protocols, title);
+  return measure_perplexity(ctx, ranks, model, tokens, config, protocols, title);
 }
 
-std::vector<Evaluation> evaluate_checkpoints(Context& ctx,
+std::vector<Evaluation> evaluate_checkpoints(Context& ctx, Communicator& ranks,
                                              const std::vector<fs::path>& runs_or_checkpoints,
                                              EvalConfig config, const fs::path& data) {
   const std::vector<Candidate> candidates = find_candidates(runs_or_checkpoints);
@@ -78,13 +78,16 @@ std::vector<Evaluation> evaluate_checkpoints(Context& ctx,
                    folder.string());
   std::vector<Evaluation> evaluations;
   for (const auto& [named, checkpoint, run] : candidates) {
+    const std::int64_t step = checkpoint_state(checkpoint).step;
+    require_same_step(ranks, step, named);
     const Gpt model(run.model, ctx.device(), ctx.compute());
     load_weights(checkpoint, model);
-    Evaluation evaluation = evaluate_model(ctx, model, run, config, std::span(&config.protocol, 1),
-                                           folder, "Scoring " + named.string())
-                                .front();
+    Evaluation evaluation =
+        evaluate_model(ctx, ranks, model, run, config, std::span(&config.protocol, 1), folder,
+                       "Scoring " + named.string())
+            .front();
     evaluation.checkpoint = checkpoint.string();
-    evaluation.step = checkpoint_state(checkpoint).step;
+    evaluation.step = step;
     evaluations.push_back(std::move(evaluation));
   }
   return evaluations;

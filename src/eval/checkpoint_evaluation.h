@@ -9,9 +9,9 @@
 namespace carope {
 
 /// Scores a model that is loaded on the validation split of `data`, once by each protocol. `title`
-/// is that of the progress shown.
-std::vector<Evaluation> evaluate_model(Context& ctx, const Gpt& model, const RunConfig& run,
-                                       const EvalConfig& config,
+/// is that of the progress shown. Here and below, ranks work together and all get the results.
+std::vector<Evaluation> evaluate_model(Context& ctx, Communicator& ranks, const Gpt& model,
+                                       const RunConfig& run, const EvalConfig& config,
                                        std::span<const Protocol> protocols,
                                        const std::filesystem::path& data, const std::string& title);
 
@@ -19,7 +19,8 @@ std::vector<Evaluation> evaluate_model(Context& ctx, const Gpt& model, const Run
 /// `data`, by default of the data that they were trained on. Without lengths, those are 1, 2 and 4
 /// times the training length. Throws where the results could not be compared.
 std::vector<Evaluation> evaluate_checkpoints(
-    Context& ctx, const std::vector<std::filesystem::path>& runs_or_checkpoints, EvalConfig config,
+    Context& ctx, Communicator& ranks,
+    const std::vector<std::filesystem::path>& runs_or_checkpoints, EvalConfig config,
     const std::filesystem::path& data = {});
 
 }  // namespace carope

@@ -73,9 +73,9 @@ std::vector<std::int64_t> find_documents(const EvalData& data, std::int64_t toke
 /// Runs a model over windows.
 class Scorer {
  public:
-  Scorer(Context& ctx, const Gpt& model, const EvalData& data, const EvalConfig& config,
-         std::int64_t stretch)
-      : ctx_(ctx), model_(model), data_(data), config_(config) {
+  Scorer(Context& ctx, Communicator& ranks, const Gpt& model, const EvalData& data,
+         const EvalConfig& config, std::int64_t stretch)
+      : ctx_(ctx), ranks_(ranks), model_(model), data_(data), config_(config) {
     if (config.resample == Resample::kDocuments) {
       document_begins_ = find_documents(data, stretch, model.config().vocabulary);
     }
@@ -83,22 +83,29 @@ class Scorer {
 
   /// A score for each protocol, whose windows these are.
   std::vector<LengthScore> score(std::int64_t length, const std::vector<ScoredWindow>& windows,
-                                 std::size_t protocols, Progress& progress) {
+                                 std::size_t protocols, std::optional<Progress>& progress) {
     const std::size_t units =
         config_.resample == Resample::kDocuments ? document_begins_.size() + 1 : windows.size();
     std::vector<Tally> tallies(protocols,
                                Tally(length, std::min(config_.positions, length), units));
     const auto most =
         static_cast<std::size_t>(std::max<std::int64_t>(config_.tokens_at_once / length, 1));
-    const std::span<const ScoredWindow> all(windows);
-    for (std::size_t first = 0; first < all.size();) {
-      std::size_t count = 1;
-      while (count < most && first + count < all.size() &&
-             all[first + count].length == all[first].length) {
-        ++count;
+    const std::vector<Rows> batches = cut_batches(windows, most);
+    // Whole batches are dealt to ranks, as a row's rounding may depend on the others in its batch,
+    // and every rank adds up all losses in the order of one.
+    const auto ranks = static_cast<std::size_t>(ranks_.size());
+    for (std::size_t first = 0; first < batches.size(); first += ranks) {
+      const auto own = first + static_cast<std::size_t>(ranks_.rank());
+      const std::vector<double> losses =
+          ranks_.gather(own < batches.size() ? run(batches[own]) : std::vector<double>());
+      const double* next = losses.data();
+      for (std::size_t i = first; i < std::min(first + ranks, batches.size()); ++i) {
+        next = add_losses(batches[i], next, tallies);
+        if (progress) {
+          progress->advance(static_cast<std::int64_t>(batches[i].size()) *
+                            batches[i].front().length);
+        }
       }
-      run(all.subspan(first, count), tallies, progress);
-      first += count;
     }
     state_.reset();
     std::vector<LengthScore> scores;
@@ -109,20 +116,45 @@ class Scorer {
   }
 
  private:
-  /// Windows of the same length as the rows of a batch, piece by piece if they are long.
-  void run(std::span<const ScoredWindow> rows, std::vector<Tally>& tallies, Progress& progress) {
-    const std::int64_t length = rows.front().length;
+  /// Windows of the same length, the rows of a batch.
+  using Rows = std::span<const ScoredWindow>;
+
+  static std::vector<Rows> cut_batches(Rows all, std::size_t most) {
+    std::vector<Rows> batches;
+    for (std::size_t first = 0; first < all.size(); first += batches.back().size()) {
+      std::size_t count = 1;
+      while (count < most && first + count < all.size() &&
+             all[first + count].length == all[first].length) {
+        ++count;
+      }
+      batches.push_back(all.subspan(first, count));
+    }
+    return batches;
+  }
+
+  /// How many tokens of a row are run at once.
+  std::int64_t piece_of(std::int64_t length) const {
     // Packed documents cannot go through a decode state.
-    const std::int64_t piece = data_.documents ? length : std::min(length, config_.tokens_at_once);
+    return data_.documents ? length : std::min(length, config_.tokens_at_once);
+  }
+
+  /// The losses of a batch, piece by piece if its rows are long.
+  std::vector<double> run(Rows rows) {
+    const std::int64_t length = rows.front().length;
+    const std::int64_t piece = piece_of(length);
     if (piece < length) {
       restart(static_cast<std::int64_t>(rows.size()), length);
     }
+    std::vector<double> losses;
     for (std::int64_t offset = 0; offset < length; offset += piece) {
       const std::int64_t count = std::min(piece, length - offset);
       run_piece(rows, offset, count, piece < length ? &*state_ : nullptr);
-      add_losses(rows, offset, count, tallies);
-      progress.advance(static_cast<std::int64_t>(rows.size()) * count);
+      losses_.resize(rows.size() * static_cast<std::size_t>(count));
+      copy_to_host(losses_.data(), activations_->losses.raw(), losses_.size() * sizeof(float),
+                   ctx_.device());
+      losses.insert(losses.end(), losses_.begin(), losses_.end());
     }
+    return losses;
   }
 
   void run_piece(std::span<const ScoredWindow> rows, std::int64_t offset, std::int64_t count,
@@ -166,21 +198,30 @@ class Scorer {
     }
   }
 
-  void add_losses(std::span<const ScoredWindow> rows, std::int64_t offset, std::int64_t count,
-                  std::vector<Tally>& tallies) {
-    losses_.resize(rows.size() * static_cast<std::size_t>(count));
-    copy_to_host(losses_.data(), activations_->losses.raw(), losses_.size() * sizeof(float),
-                 ctx_.device());
-    const float* losses = losses_.data();
-    for (const ScoredWindow& row : rows) {
-      for (const auto& [protocol, unit, first] : row.parts) {
-        for (std::int64_t t = std::max<std::int64_t>(first - offset, 0); t < count; ++t) {
-          tallies[protocol].add(
-              config_.resample == Resample::kDocuments ? document_of(row.begin + offset + t) : unit,
-              offset + t, losses[t]);
-        }
+  /// Adds what run() gave for a batch, and returns where that ends.
+  const double* add_losses(Rows rows, const double* losses, std::vector<Tally>& tallies) const {
+    const std::int64_t length = rows.front().length;
+    const std::int64_t piece = piece_of(length);
+    for (std::int64_t offset = 0; offset < length; offset += piece) {
+      const std::int64_t count = std::min(piece, length - offset);
+      for (const ScoredWindow& row : rows) {
+        add_losses(row, offset, std::span(losses, static_cast<std::size_t>(count)), tallies);
+        losses += count;
       }
-      losses += count;
+    }
+    return losses;
+  }
+
+  void add_losses(const ScoredWindow& row, std::int64_t offset, std::span<const double> losses,
+                  std::vector<Tally>& tallies) const {
+    for (const auto& [protocol, unit, first] : row.parts) {
+      for (auto t = static_cast<std::size_t>(std::max<std::int64_t>(first - offset, 0));
+           t < losses.size(); ++t) {
+        const std::int64_t position = offset + static_cast<std::int64_t>(t);
+        tallies[protocol].add(
+            config_.resample == Resample::kDocuments ? document_of(row.begin + position) : unit,
+            position, losses[t]);
+      }
     }
   }
 
@@ -206,6 +247,7 @@ class Scorer {
   }
 
   Context& ctx_;
+  Communicator& ranks_;
   const Gpt& model_;
   const EvalData& data_;
   const EvalConfig& config_;
@@ -293,8 +335,8 @@ std::string_view to_string(Resample resample) {
   return resample == Resample::kWindows ? "windows" : "documents";
 }
 
-std::vector<Evaluation> measure_perplexity(Context& ctx, const Gpt& model, const EvalData& data,
-                                           const EvalConfig& given,
+std::vector<Evaluation> measure_perplexity(Context& ctx, Communicator& ranks, const Gpt& model,
+                                           const EvalData& data, const EvalConfig& given,
                                            std::span<const Protocol> protocols,
                                            const std::string& title) {
   std::vector<Evaluation> evaluations;
@@ -328,8 +370,11 @@ std::vector<Evaluation> measure_perplexity(Context& ctx, const Gpt& model, const
       work += window.length;
     }
   }
-  Scorer scorer(ctx, model, data, config, stretch);
-  Progress progress(title, work, "tokens");
+  Scorer scorer(ctx, ranks, model, data, config, stretch);
+  std::optional<Progress> progress;
+  if (ranks.rank() == 0) {
+    progress.emplace(title, work, "tokens");
+  }
   for (std::size_t i = 0; i < config.lengths.size(); ++i) {
     const std::int64_t length = config.lengths[i];
     const std::vector<LengthScore> scores =
@@ -350,7 +395,8 @@ std::vector<Evaluation> measure_perplexity(Context& ctx, const Gpt& model, const
 
 Evaluation measure_perplexity(Context& ctx, const Gpt& model, const EvalData& data,
                               const EvalConfig& config, const std::string& title) {
-  return measure_perplexity(ctx, model, data, config, std::span(&config.protocol, 1), title)
+  const auto alone = make_alone();
+  return measure_perplexity(ctx, *alone, model, data, config, std::span(&config.protocol, 1), title)
       .front();
 }
 

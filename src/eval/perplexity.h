@@ -10,6 +10,7 @@
 #include "core/bootstrap.h"
 #include "core/context.h"
 #include "data/loader/token_stream.h"
+#include "dist/communicator.h"
 #include "model/gpt.h"
 
 namespace carope {
@@ -84,9 +85,10 @@ Evaluation measure_perplexity(Context& ctx, const Gpt& model, const EvalData& da
                               const EvalConfig& config, const std::string& title = "Scoring");
 
 /// The same by several protocols, whatever the configuration's is. A window that they share is run
-/// once, so all three take no longer than sliding alone.
-std::vector<Evaluation> measure_perplexity(Context& ctx, const Gpt& model, const EvalData& data,
-                                           const EvalConfig& config,
+/// once, so all three take no longer than sliding alone. Ranks that call it together share the
+/// work, and each gets what one would, bit for bit; the first shows the progress.
+std::vector<Evaluation> measure_perplexity(Context& ctx, Communicator& ranks, const Gpt& model,
+                                           const EvalData& data, const EvalConfig& config,
                                            std::span<const Protocol> protocols,
                                            const std::string& title = "Scoring");
 

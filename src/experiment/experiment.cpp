@@ -195,25 +195,32 @@ std::size_t order_of(const Variant& variant) {
 }
 
 /// Looks at the gate and at the perplexities of a run that has been trained.
-void score(Context& ctx, const PlannedRun& run, const Scoring& scoring) {
+void score(Context& ctx, Communicator& ranks, const PlannedRun& run, const Scoring& scoring) {
+  const bool first = ranks.rank() == 0;
   const fs::path checkpoint = find_checkpoint(run.folder);
+  const std::int64_t step = checkpoint_state(checkpoint).step;
+  require_same_step(ranks, step, run.folder);
   const Gpt model(run.config.model, ctx.device(), ctx.compute());
   load_weights(checkpoint, model);
-  const std::optional<Tokenizer> tokenizer = load_tokenizer_beside_data(run.config);
-  const auto gate = measure_gate(ctx, model, *open_validation(run.config, 1), scoring.gate_tokens,
-                                 tokenizer ? &*tokenizer : nullptr);
-  if (gate) {
-    write_file(run.folder / kGate, to_json(*gate));
+  if (first) {
+    const std::optional<Tokenizer> tokenizer = load_tokenizer_beside_data(run.config);
+    const auto gate = measure_gate(ctx, model, *open_validation(run.config, 1), scoring.gate_tokens,
+                                   tokenizer ? &*tokenizer : nullptr);
+    if (gate) {
+      write_file(run.folder / kGate, to_json(*gate));
+    }
   }
   const EvalConfig eval{.lengths = lengths_of(scoring, run.config),
                         .tokens = run.config.train.validate_tokens,
                         .resample = scoring.resample};
   for (Evaluation& evaluation :
-       evaluate_model(ctx, model, run.config, eval, protocols_of(scoring), run.config.data.path,
-                      "Scoring " + run.folder.filename().string())) {
+       evaluate_model(ctx, ranks, model, run.config, eval, protocols_of(scoring),
+                      run.config.data.path, "Scoring " + run.folder.filename().string())) {
     evaluation.checkpoint = checkpoint.lexically_relative(run.folder.parent_path()).string();
-    evaluation.step = checkpoint_state(checkpoint).step;
-    write_file(evaluation_file(run.folder, evaluation.config.protocol), to_json(evaluation));
+    evaluation.step = step;
+    if (first) {
+      write_file(evaluation_file(run.folder, evaluation.config.protocol), to_json(evaluation));
+    }
   }
 }
 
@@ -243,7 +250,9 @@ std::vector<PlannedRun> plan_runs(const ExperimentConfig& config) {
   return runs;
 }
 
-bool run_experiment(Context& ctx, ExperimentConfig config, const TrainRun& train) {
+bool run_experiment(Context& ctx, Communicator& ranks, ExperimentConfig config,
+                    const TrainRun& train) {
+  const bool leads = ranks.rank() == 0;
   config.folder = fs::absolute(config.folder).lexically_normal();
   const fs::path given = read_run(config.settings).data.path;
   const bool own_data = given.empty();
@@ -255,17 +264,24 @@ bool run_experiment(Context& ctx, ExperimentConfig config, const TrainRun& train
   if (!own_data) {
     require_data(first);
   }
-  make_folder(config.folder);
-  const FolderLock lock(config.folder);
+  std::optional<FolderLock> lock;
+  if (leads) {
+    make_folder(config.folder);
+    lock.emplace(config.folder);
+  }
   require_same_experiment(config, runs);
-  if (own_data) {
+  if (own_data && leads) {
     make_demo_data(data, first.model.vocabulary, first.train.tokens, ctx.threads());
   }
+  ranks.meet();  // until there is data
   require_enough_to_score(config.scoring, first);
   for (const PlannedRun& run : runs) {
     require_checkpoint_to_score(run, config.scoring);
   }
-  describe(config, runs);
+  ranks.meet();  // before what all have read changes
+  if (leads) {
+    describe(config, runs);
+  }
   std::string failures;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const PlannedRun& run = runs[i];
@@ -273,20 +289,29 @@ bool run_experiment(Context& ctx, ExperimentConfig config, const TrainRun& train
       continue;
     }
     try {
-      Trainer trainer(ctx, run.config, run.folder, !list_checkpoints(run.folder).empty());
-      write_file(run.folder / "label.json",
-                 Json{{"label", run.label}, {"order", run.order}}.dump() + "\n");
-      if (!train(trainer, run, i)) {
+      Trainer trainer(ctx, ranks, run.config, run.folder,
+                      {.resume = !list_checkpoints(run.folder).empty()});
+      if (leads) {
+        write_file(run.folder / "label.json",
+                   Json{{"label", run.label}, {"order", run.order}}.dump() + "\n");
+      }
+      double interrupted = train(trainer, run, i) ? 0.0 : 1.0;
+      ranks.sum({&interrupted, 1});  // which also waits for the first rank's checkpoint
+      if (interrupted > 0.0) {
         return false;
       }
     } catch (const TrainingError& error) {
       failures += fmt::format("\n{}: {}", run.label, error.what());
       continue;  // what one encoding cannot do, others may
     }
-    score(ctx, run, config.scoring);
+    score(ctx, ranks, run, config.scoring);
+    if (leads) {
+      write_results(config);
+    }
+  }
+  if (leads) {
     write_results(config);
   }
-  write_results(config);
   check<TrainingError>(failures.empty(), "not every run could be trained:{}", failures);
   return true;
 }

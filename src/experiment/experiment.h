@@ -50,7 +50,8 @@ using TrainRun = std::function<bool(Trainer& trainer, const PlannedRun& run, std
 /// each run it writes results.json, table.md and report.html. Where no data is named it is made, in
 /// the folder. Returns false if it was interrupted. A run whose training fails does not keep the
 /// others from being made. Everything is left as it was where the folder holds an experiment with
-/// other settings.
-bool run_experiment(Context& ctx, ExperimentConfig config, const TrainRun& train);
+/// other settings. Ranks that call it together share the work, of which the first writes all files.
+bool run_experiment(Context& ctx, Communicator& ranks, ExperimentConfig config,
+                    const TrainRun& train);
 
 }  // namespace carope

@@ -33,7 +33,7 @@ double mean_scale(const Batch& batch) {
 
 }  // namespace
 
-Gpt::Gpt(const GptConfig& config, Device device, DType compute)
+Gpt::Gpt(const GptConfig& config, Device device, DType compute, const Sharding& sharding)
     : config_(config), device_(device), compute_(compute) {
   config_.validate();
   check<ConfigError>(compute == DType::kF32 || device.kind == DeviceKind::kCuda,
@@ -47,33 +47,24 @@ Gpt::Gpt(const GptConfig& config, Device device, DType compute)
       "model.length = {} is past the {} positions of the encoding '{}'; give at most {}",
       config.length, bound.value_or(0), config.encoding, bound.value_or(0));
 
-  value_arena_ = Arena::plan(device, [&](Arena& arena) {
-    parameters_.clear();
-    lay_out_weights(config_, *encoding_, [&](const ParameterSpec& spec) {
-      return parameters_.emplace_back(Parameter{spec, arena.take(spec.shape), {}}).value;
-    });
+  std::vector<ParameterSpec> specs;
+  lay_out_weights(config_, *encoding_, [&](const ParameterSpec& spec) {
+    specs.push_back(spec);
+    return Tensor{};
   });
-  rounded_arena_ = Arena::plan(device, [&](Arena& arena) {
-    auto parameter = parameters_.begin();
-    weights_ = lay_out_weights(config_, *encoding_, [&](const ParameterSpec& spec) {
-      const bool rounds = spec.rounds && compute != DType::kF32;
-      parameter->rounded = rounds ? arena.take({spec.shape, compute}) : Tensor{};
-      const Parameter& laid_out = *parameter++;
-      return rounds ? laid_out.rounded : laid_out.value;
-    });
-  });
-  gradient_arena_ = Arena::plan(device, [&](Arena& arena) {
-    auto parameter = parameters_.begin();
-    gradients_ = lay_out_weights(config_, *encoding_, [&](const ParameterSpec& spec) {
-      return (parameter++)->gradient = spec.trainable ? arena.take(spec.shape) : Tensor{};
-    });
-  });
+  memory_ = ParameterMemory(specs, device, compute, sharding);
+  const auto lay_out = [&](const auto& tensor_of) {
+    auto parameter = parameters().begin();
+    return lay_out_weights(config_, *encoding_,
+                           [&](const ParameterSpec&) { return tensor_of(*parameter++); });
+  };
+  weights_ = lay_out([](const Parameter& p) { return p.rounded ? p.rounded : p.value; });
+  gradients_ = lay_out([](const Parameter& p) { return p.gradient; });
   attention_ = {.heads = config.heads, .slopes = encoding_->attention_slopes()};
-  gradient_arena_.clear();
 }
 
 const Parameter& Gpt::parameter(const std::string& name) const {
-  for (const Parameter& parameter : parameters_) {
+  for (const Parameter& parameter : parameters()) {
     if (parameter.spec.name == name) {
       return parameter;
     }
@@ -83,8 +74,8 @@ const Parameter& Gpt::parameter(const std::string& name) const {
 
 std::int64_t Gpt::parameter_count() const {
   std::int64_t count = 0;
-  for (const Parameter& parameter : parameters_) {
-    count += parameter.value.size();
+  for (const Parameter& parameter : parameters()) {
+    count += parameter.spec.shape.size();
   }
   return count;
 }
@@ -92,10 +83,11 @@ std::int64_t Gpt::parameter_count() const {
 void Gpt::initialise(std::uint64_t seed) {
   constexpr std::int64_t kBlock = 1 << 16;
   const Context host = Context::cpu();
-  for (const Parameter& parameter : parameters_) {
-    const Philox random(seed, hash(parameter.spec.name));
-    const Init init = parameter.spec.init;
-    std::vector<float> values(static_cast<std::size_t>(parameter.value.size()));
+  for (std::size_t number = 0; number < parameters().size(); ++number) {
+    const ParameterSpec& spec = parameters()[number].spec;
+    const Philox random(seed, hash(spec.name));
+    const Init init = spec.init;
+    std::vector<float> values(static_cast<std::size_t>(spec.shape.size()));
     const auto fill = [&](std::int64_t begin, std::int64_t end) {
       for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
         values[i] = static_cast<float>(
@@ -103,22 +95,19 @@ void Gpt::initialise(std::uint64_t seed) {
       }
     };
     // Each number is a function of its place, on any number of threads.
-    parallel_blocks(host, parameter.value.size(), kBlock, fill);
-    copy_from_host(parameter.value.f32(), values.data(), parameter.value.bytes(), device_);
+    parallel_blocks(host, spec.shape.size(), kBlock, fill);
+    memory_.set(number, values);
   }
-  round_parameters();
 }
 
 void Gpt::round_parameters() const {
-  for (const Parameter& parameter : parameters_) {
-    if (!parameter.rounded) {
-      continue;
+  for (std::size_t number = 0; number < parameters().size(); ++number) {
+    const Tensor& value = parameters()[number].value;
+    if (value && parameters()[number].rounded) {
+      std::vector<float> values(static_cast<std::size_t>(value.size()));
+      copy_to_host(values.data(), value.raw(), value.bytes(), device_);
+      memory_.set(number, values);
     }
-    std::vector<float> values(static_cast<std::size_t>(parameter.value.size()));
-    copy_to_host(values.data(), parameter.value.raw(), parameter.value.bytes(), device_);
-    std::vector<Bf16> rounded(values.size());
-    std::transform(values.begin(), values.end(), rounded.begin(), to_bf16);
-    copy_from_host(parameter.rounded.raw(), rounded.data(), parameter.rounded.bytes(), device_);
   }
 }
 
@@ -344,7 +333,8 @@ double Gpt::loss_and_gradients(Context& ctx, const Batch& batch, Activations& a,
   return read_mean_loss(ctx, batch, a);
 }
 
-void Gpt::gradients(Context& ctx, const Batch& batch, Activations& a, Write write, double scale) {
+void Gpt::gradients(Context& ctx, const Batch& batch, Activations& a, Write write, double scale,
+                    const BlockFinished& finished) {
   check<ShapeError>(a.purpose != Purpose::kInference,
                     "gradients need activations planned for training");
   const double mean = scale * mean_scale(batch);
@@ -363,11 +353,17 @@ void Gpt::gradients(Context& ctx, const Batch& batch, Activations& a, Write writ
     carope::clear(ctx, a.total_loss);
   }
   add_sum(ctx, a.losses, mean, a.total_loss);
-  backward(ctx, batch, a, write);
+  backward(ctx, batch, a, write, finished);
 }
 
-void Gpt::backward(Context& ctx, const Batch& batch, Activations& a, Write write) {
+void Gpt::backward(Context& ctx, const Batch& batch, Activations& a, Write write,
+                   const BlockFinished& finished) {
   SharedActivations& s = a.shared;
+  const auto tell = [&](std::int64_t block) {
+    if (finished) {
+      finished(block);
+    }
+  };
   carope::clear(ctx, s.dresidual);
   if (s.dembedding) {
     carope::clear(ctx, s.dembedding);
@@ -382,12 +378,14 @@ void Gpt::backward(Context& ctx, const Batch& batch, Activations& a, Write write
                       .dx_sum = gradients_.blocks.back().mlp_out.bias});
   for (std::size_t layer = a.blocks.size(); layer-- > 0;) {
     block_backward(ctx, batch.seq, layer, a, write);
+    tell(static_cast<std::int64_t>(layer));
   }
   encoding_->add_to_embedding_backward(ctx, batch.seq, s.dresidual, gradients_.position, write);
   embedding_backward(ctx, batch.tokens, s.dresidual, gradients_.embedding);
   if (s.dembedding) {
     embedding_backward(ctx, batch.tokens, s.dembedding, gradients_.embedding);
   }
+  tell(-1);
 }
 
 void Gpt::block_backward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,

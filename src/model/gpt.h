@@ -1,28 +1,36 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "core/arena.h"
 #include "model/activations.h"
 #include "model/batch.h"
 #include "model/config.h"
+#include "model/parameter_memory.h"
 #include "model/weights.h"
 #include "position/registry.h"
 
 namespace carope {
 
+/// Hears that the gradients of a block's parameters are complete, from the last block to the first;
+/// -1 stands for those of all parameters.
+using BlockFinished = std::function<void(std::int64_t block)>;
+
 /// GPT-2 with a pluggable positional encoding: pre-norm blocks, tied embedding, biases, tanh-GELU.
 class Gpt {
  public:
   /// `compute` is the type of activations and of the weights in matrix products: f32 or, on a GPU,
-  /// bf16.
-  explicit Gpt(const GptConfig& config, Device device = {}, DType compute = DType::kF32);
+  /// bf16. Several processes that train it share what only an optimizer needs.
+  explicit Gpt(const GptConfig& config, Device device = {}, DType compute = DType::kF32,
+               const Sharding& sharding = {});
 
   const GptConfig& config() const { return config_; }
   const PositionEncoding& encoding() const { return *encoding_; }
-  std::span<const Parameter> parameters() const { return parameters_; }
+  std::span<const Parameter> parameters() const { return memory_.parameters(); }
+  /// All of the parameters' memory, as those who train see it.
+  const ParameterMemory& memory() const { return memory_; }
   /// The parameter of this name; throws if there is none.
   const Parameter& parameter(const std::string& name) const;
   std::int64_t parameter_count() const;
@@ -70,12 +78,11 @@ class Gpt {
   double loss_and_gradients(Context& ctx, const Batch& batch, Activations& a, Write write,
                             double scale = 1.0);
   /// As above, but the loss, times `scale`, goes to a.total_loss, and nobody waits for it.
-  void gradients(Context& ctx, const Batch& batch, Activations& a, Write write, double scale = 1.0);
+  void gradients(Context& ctx, const Batch& batch, Activations& a, Write write, double scale = 1.0,
+                 const BlockFinished& finished = {});
 
   /// What the parameters, their gradients and their rounded copies take.
-  std::size_t bytes() const {
-    return value_arena_.bytes() + gradient_arena_.bytes() + rounded_arena_.bytes();
-  }
+  std::size_t bytes() const { return memory_.bytes(); }
 
  private:
   /// Fills a.embedding; returns the sequence with its offset.
@@ -88,7 +95,8 @@ class Gpt {
               const BlockActivations& b) const;
   void block_backward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,
                       Write write);
-  void backward(Context& ctx, const Batch& batch, Activations& a, Write write);
+  void backward(Context& ctx, const Batch& batch, Activations& a, Write write,
+                const BlockFinished& finished);
   /// The sequence with its offset, or an error before anything is computed.
   Sequence checked(const Sequence& given, const Activations& a, const DecodeState* state) const;
   void check_positions(std::int64_t length) const;
@@ -97,15 +105,12 @@ class Gpt {
 
   GptConfig config_;
   std::unique_ptr<PositionEncoding> encoding_;
-  std::vector<Parameter> parameters_;
+  ParameterMemory memory_;
   GptWeights weights_;
   GptWeights gradients_;
   Attention attention_;
   Device device_;
   DType compute_;
-  Arena value_arena_;
-  Arena gradient_arena_;
-  Arena rounded_arena_;
 };
 
 }  // namespace carope

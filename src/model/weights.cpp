@@ -5,11 +5,16 @@
 namespace carope {
 
 GptWeights lay_out_weights(const GptConfig& config, const PositionEncoding& encoding,
-                           const std::function<Tensor(const ParameterSpec&)>& take) {
+                           const std::function<Tensor(const ParameterSpec&)>& place) {
   constexpr double kDeviation = 0.02;
   // Each layer adds two branches to the residual; this keeps their sum's variance at that of one.
   const double branch_deviation = kDeviation / std::sqrt(2.0 * static_cast<double>(config.layers));
   const std::int64_t width = config.width;
+  std::int64_t block_number = -1;
+  const auto take = [&](ParameterSpec spec) {
+    spec.block = block_number;
+    return place(spec);
+  };
 
   const auto norm = [&](const std::string& name) {
     return NormWeights{
@@ -44,6 +49,7 @@ GptWeights lay_out_weights(const GptConfig& config, const PositionEncoding& enco
   weights.position = position("position.", encoding.parameters());
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     const std::string block = fmt::format("block.{}.", layer);
+    block_number = layer;
     weights.blocks.push_back(
         {.attention_norm = norm(block + "attention_norm"),
          .qkv = linear(block + "qkv", 3 * width, width, kDeviation),
@@ -53,6 +59,7 @@ GptWeights lay_out_weights(const GptConfig& config, const PositionEncoding& enco
          .mlp_out = linear(block + "mlp_out", width, 4 * width, branch_deviation),
          .position = position(block + "position.", encoding.layer_parameters())});
   }
+  block_number = -1;
   weights.final_norm = norm("final_norm");
   return weights;
 }

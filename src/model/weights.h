@@ -33,8 +33,8 @@ struct GptWeights {
   NormWeights final_norm;
 };
 
-/// Lists the parameters of a GPT in order, asking `take` for the tensor of each.
+/// Lists the parameters of a GPT in order, asking `place` for the tensor of each.
 GptWeights lay_out_weights(const GptConfig& config, const PositionEncoding& encoding,
-                           const std::function<Tensor(const ParameterSpec&)>& take);
+                           const std::function<Tensor(const ParameterSpec&)>& place);
 
 }  // namespace carope

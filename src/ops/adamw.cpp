@@ -6,34 +6,36 @@ namespace carope {
 
 namespace cpu {
 decltype(carope::adamw) adamw;
-decltype(carope::gradient_norm) gradient_norm;
+decltype(carope::gradient_squares) gradient_squares;
 }  // namespace cpu
 
 namespace cuda {
 decltype(carope::adamw) adamw;
-decltype(carope::gradient_norm) gradient_norm;
+decltype(carope::gradient_squares) gradient_squares;
 }  // namespace cuda
 
 namespace {
 
-void check_norm(const Tensor& norm) {
-  check_shape(norm, {1}, "the norm of the gradients");
-  check<ShapeError>(norm.dtype() == DType::kF64, "the norm of the gradients must be f64, not {}",
-                    to_string(norm.dtype()));
+void check_squares(const Tensor& squares) {
+  check_shape(squares, {1}, "the sum of the gradients' squares");
+  check<ShapeError>(squares.dtype() == DType::kF64,
+                    "the sum of the gradients' squares must be f64, not {}",
+                    to_string(squares.dtype()));
 }
 
 }  // namespace
 
-void gradient_norm(Context& ctx, std::span<const AdamwSlot> slots, const Tensor& norm) {
-  check_norm(norm);
+void gradient_squares(Context& ctx, std::span<const AdamwSlot> slots, const Tensor& squares) {
+  check_squares(squares);
   for (const AdamwSlot& slot : slots) {
     check<ShapeError>(static_cast<bool>(slot.gradient), "a gradient is missing");
   }
-  dispatch(ctx, cpu::gradient_norm, cuda::gradient_norm, slots, norm);
+  dispatch(ctx, cpu::gradient_squares, cuda::gradient_squares, slots, squares);
 }
 
-void adamw(Context& ctx, const Adamw& adamw, std::span<const AdamwSlot> slots, const Tensor& norm) {
-  check_norm(norm);
+void adamw(Context& ctx, const Adamw& adamw, std::span<const AdamwSlot> slots,
+           const Tensor& squares) {
+  check_squares(squares);
   check<ShapeError>(adamw.step >= 1, "step = {} must count from 1", adamw.step);
   for (const AdamwSlot& slot : slots) {
     check<ShapeError>(static_cast<bool>(slot.value), "the parameter to update is missing");
@@ -44,7 +46,7 @@ void adamw(Context& ctx, const Adamw& adamw, std::span<const AdamwSlot> slots, c
       check_shape(slot.rounded, slot.value.shape(), "the rounded copy");
     }
   }
-  dispatch(ctx, cpu::adamw, cuda::adamw, adamw, slots, norm);
+  dispatch(ctx, cpu::adamw, cuda::adamw, adamw, slots, squares);
 }
 
 }  // namespace carope

@@ -25,12 +25,13 @@ struct AdamwSlot {
   float decay = 0.0F;  // decoupled: value -= learning_rate * decay * value
 };
 
-/// norm [1] f64 = the square root of Σ gradient² over all slots, summed in fp64 in an order that
-/// does not depend on the number of threads.
-void gradient_norm(Context& ctx, std::span<const AdamwSlot> slots, const Tensor& norm);
+/// squares [1] f64 = Σ gradient² over all slots, summed in fp64 in an order that does not depend on
+/// the number of threads. It is the square of their norm, as slots that others hold can be added.
+void gradient_squares(Context& ctx, std::span<const AdamwSlot> slots, const Tensor& squares);
 
-/// One AdamW update of every slot, in place, with the gradients scaled down to the clip. A norm
-/// that is not finite changes nothing.
-void adamw(Context& ctx, const Adamw& adamw, std::span<const AdamwSlot> slots, const Tensor& norm);
+/// One AdamW update of every slot, in place, with the gradients scaled down to the clip. `squares`
+/// are those of all gradients that are clipped together; if they are not finite, nothing changes.
+void adamw(Context& ctx, const Adamw& adamw, std::span<const AdamwSlot> slots,
+           const Tensor& squares);
 
 }  // namespace carope

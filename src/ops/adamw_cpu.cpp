@@ -1,5 +1,6 @@
 #include "ops/adamw.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/parallel.h"
@@ -40,6 +41,7 @@ void update(Context& ctx, const Adamw& adamw, const Step& step, const AdamwSlot&
   const float* g = slot.gradient.f32();
   float* m = slot.first_moment.f32();
   float* v = slot.second_moment.f32();
+  Bf16* rounded = slot.rounded ? slot.rounded.data<Bf16>() : nullptr;
   parallel_blocks(ctx, slot.value.size(), kElements, [&](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
     for (std::int64_t i = begin; i < end; ++i) {
@@ -49,21 +51,25 @@ void update(Context& ctx, const Adamw& adamw, const Step& step, const AdamwSlot&
       w[i] =
           keep * w[i] - step.size * m[i] / (std::sqrt(v[i]) * step.deviation_scale + adamw.epsilon);
     }
+    if (rounded != nullptr) {
+      std::transform(w + begin, w + end, rounded + begin, to_bf16);
+    }
   });
 }
 
 }  // namespace
 
-void gradient_norm(Context& ctx, std::span<const AdamwSlot> slots, const Tensor& norm) {
-  double squares = 0.0;
+void gradient_squares(Context& ctx, std::span<const AdamwSlot> slots, const Tensor& squares) {
+  double sum = 0.0;
   for (const AdamwSlot& slot : slots) {
-    squares += sum_of_squares(ctx, slot.gradient);
+    sum += sum_of_squares(ctx, slot.gradient);
   }
-  norm.data<double>()[0] = std::sqrt(squares);
+  squares.data<double>()[0] = sum;
 }
 
-void adamw(Context& ctx, const Adamw& adamw, std::span<const AdamwSlot> slots, const Tensor& norm) {
-  const double length = norm.data<double>()[0];
+void adamw(Context& ctx, const Adamw& adamw, std::span<const AdamwSlot> slots,
+           const Tensor& squares) {
+  const double length = std::sqrt(squares.data<double>()[0]);
   if (!std::isfinite(length)) {
     return;
   }
@@ -75,7 +81,6 @@ void adamw(Context& ctx, const Adamw& adamw, std::span<const AdamwSlot> slots, c
                   .deviation_scale = static_cast<float>(1.0 / std::sqrt(bias2)),
                   .gradient_scale = static_cast<float>(clipped ? adamw.clip / length : 1.0)};
   for (const AdamwSlot& slot : slots) {
-    check<ShapeError>(!slot.rounded, "the CPU computes with fp32 weights; it rounds no copies");
     update(ctx, adamw, step, slot);
   }
 }

@@ -94,14 +94,14 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(1024)
-    root_of_sum(const double* shares, std::int64_t count, double* norm) {
+    sum_shares(const double* shares, std::int64_t count, double* total) {
   double sum = 0.0;
   for (std::int64_t i = threadIdx.x; i < count; i += 1024) {
     sum += shares[i];
   }
   sum = block_sum<1024>(sum);
   if (threadIdx.x == 0) {
-    *norm = sqrt(sum);
+    *total = sum;
   }
 }
 
@@ -111,7 +111,7 @@ struct Step {
   float size;             // learning rate over the first moment's bias
   float deviation_scale;  // undoes the second moment's bias
   double clip;
-  const double* norm;
+  const double* squares;
 };
 
 struct Parameter {
@@ -156,7 +156,7 @@ __device__ void update(const Parameter& slot, const Step& step, float gradient_s
 __global__ void __launch_bounds__(kThreads)
     update_parameters(const __grid_constant__ Batch<Parameter> batch,
                       const __grid_constant__ Step step) {
-  const double norm = *step.norm;
+  const double norm = sqrt(*step.squares);
   if (!isfinite(norm)) {
     return;
   }
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void gradient_norm(Context& ctx, std::span<const AdamwSlot> slots, const Tensor& norm) {
+void gradient_squares(Context& ctx, std::span<const AdamwSlot> slots, const Tensor& squares) {
   std::int64_t chunks = 0;
   for (const AdamwSlot& slot : slots) {
     chunks += ceil_div(slot.gradient.size(), kChunk);
@@ -191,11 +191,12 @@ void gradient_norm(Context& ctx, std::span<const AdamwSlot> slots, const Tensor&
     CUDA_CHECK_LAUNCH();
     done += batch.chunks;
   });
-  root_of_sum<<<1, 1024, 0, stream_of(ctx)>>>(shares, chunks, norm.data<double>());
+  sum_shares<<<1, 1024, 0, stream_of(ctx)>>>(shares, chunks, squares.data<double>());
   CUDA_CHECK_LAUNCH();
 }
 
-void adamw(Context& ctx, const Adamw& adamw, std::span<const AdamwSlot> slots, const Tensor& norm) {
+void adamw(Context& ctx, const Adamw& adamw, std::span<const AdamwSlot> slots,
+           const Tensor& squares) {
   const auto steps = static_cast<double>(adamw.step);
   const double bias1 = 1.0 - std::pow(static_cast<double>(adamw.beta1), steps);
   const double bias2 = 1.0 - std::pow(static_cast<double>(adamw.beta2), steps);
@@ -205,7 +206,7 @@ void adamw(Context& ctx, const Adamw& adamw, std::span<const AdamwSlot> slots, c
                   .size = static_cast<float>(adamw.learning_rate / bias1),
                   .deviation_scale = static_cast<float>(1.0 / std::sqrt(bias2)),
                   .clip = adamw.clip,
-                  .norm = norm.data<double>()};
+                  .squares = squares.data<double>()};
   const auto make = [&](const AdamwSlot& slot) {
     const bool aligned = aligned16(slot.value.raw(), slot.gradient.raw(), slot.first_moment.raw(),
                                    slot.second_moment.raw(), slot.rounded.raw());

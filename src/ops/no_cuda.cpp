@@ -28,7 +28,7 @@ using T = const Tensor&;
 using S = const Sequence&;
 
 void adamw(C&, const Adamw&, std::span<const AdamwSlot>, T) { refuse(); }
-void gradient_norm(C&, std::span<const AdamwSlot>, T) { refuse(); }
+void gradient_squares(C&, std::span<const AdamwSlot>, T) { refuse(); }
 void attention(C&, const Attention&, S, T, T, T) { refuse(); }
 void attention_backward(C&, const Attention&, S, const AttentionBackward&) { refuse(); }
 bool attention_backward_through(C&, const Attention&, S, const AttentionBackward&,

@@ -22,12 +22,72 @@ constexpr const char* kPrefix = "step-";
 
 fs::path folder_of(const fs::path& run) { return run / "checkpoints"; }
 
-std::vector<NamedTensor> weights_of(const Gpt& model) {
-  std::vector<NamedTensor> weights;
-  for (const Parameter& parameter : model.parameters()) {
-    weights.push_back({parameter.spec.name, parameter.value});
+std::string first_moment_of(const std::string& parameter) { return parameter + ".first_moment"; }
+std::string second_moment_of(const std::string& parameter) { return parameter + ".second_moment"; }
+
+/// Writes on the first rank only.
+class RankedWriter {
+ public:
+  RankedWriter(const Communicator& ranks, const fs::path& path,
+               const std::vector<NamedSpec>& specs) {
+    if (ranks.rank() == 0) {
+      writer_.emplace(path, specs);
+    }
   }
-  return weights;
+  void write(const Tensor& tensor) {
+    if (writer_) {
+      writer_->write(tensor);
+    }
+  }
+  void commit() {
+    if (writer_) {
+      writer_->commit();
+    }
+  }
+
+ private:
+  std::optional<SafetensorsWriter> writer_;
+};
+
+void save_weights(const fs::path& path, const Trained& trained) {
+  const std::span<const Parameter> parameters = trained.model.parameters();
+  std::vector<NamedSpec> specs;
+  bool whole = true;
+  for (const Parameter& parameter : parameters) {
+    specs.push_back({parameter.spec.name, {parameter.spec.shape}});
+    whole = whole && parameter.value;
+  }
+  std::vector<Tensor> own;
+  for (const Parameter& parameter : trained.model.memory().own()) {
+    own.push_back(parameter.value);
+  }
+  const std::vector<Tensor> gathered =
+      whole ? std::vector<Tensor>{} : trained.exchange.whole(trained.ctx, own);
+  auto next = gathered.begin();
+  RankedWriter writer(trained.ranks, path, specs);
+  for (const Parameter& parameter : parameters) {
+    const bool shared = !whole && parameter.spec.trainable;
+    writer.write(shared ? *next++ : parameter.value);
+  }
+  writer.commit();
+}
+
+void save_moments(const fs::path& path, const Trained& trained) {
+  std::vector<NamedSpec> specs;
+  for (const auto name_of : {first_moment_of, second_moment_of}) {
+    for (const Parameter& parameter : trained.model.parameters()) {
+      if (parameter.spec.trainable) {
+        specs.push_back({name_of(parameter.spec.name), {parameter.spec.shape}});
+      }
+    }
+  }
+  RankedWriter writer(trained.ranks, path, specs);
+  for (const auto& own : {trained.optimizer.first_moments(), trained.optimizer.second_moments()}) {
+    for (const Tensor& tensor : trained.exchange.whole(trained.ctx, own)) {
+      writer.write(tensor);
+    }
+  }
+  writer.commit();
 }
 
 void remove_old(const fs::path& run, std::int64_t keep) {
@@ -58,21 +118,26 @@ SavedState read_state(const fs::path& checkpoint) {
 
 }  // namespace
 
-fs::path save_checkpoint(const fs::path& run, const RunConfig& config, const Gpt& model,
-                         const Optimizer& optimizer, const RunState& state) {
+fs::path save_checkpoint(const fs::path& run, const RunConfig& config, const Trained& trained,
+                         const RunState& state) {
   const fs::path folder = folder_of(run) / fmt::format("{}{:08}", kPrefix, state.step);
-  fs::remove(folder / kMark);
-  make_folder(folder);
-  save_safetensors(folder / kModel, weights_of(model));
-  save_safetensors(folder / kOptimizer, optimizer.moments());
-  write_file(folder / kConfig, to_toml(config.resolved));
-  const Json json{{"step", state.step},
-                  {"optimizer_steps", optimizer.steps()},
-                  {"tokens", state.tokens},
-                  {"seconds", state.seconds}};
-  write_file(folder / kState, json.dump(2) + "\n");
-  write_file(folder / kMark, "");
-  remove_old(run, config.train.keep);
+  const bool first = trained.ranks.rank() == 0;
+  if (first) {
+    fs::remove(folder / kMark);
+    make_folder(folder);
+  }
+  save_weights(folder / kModel, trained);
+  save_moments(folder / kOptimizer, trained);
+  if (first) {
+    write_file(folder / kConfig, to_toml(config.resolved));
+    const Json json{{"step", state.step},
+                    {"optimizer_steps", trained.optimizer.steps()},
+                    {"tokens", state.tokens},
+                    {"seconds", state.seconds}};
+    write_file(folder / kState, json.dump(2) + "\n");
+    write_file(folder / kMark, "");
+    remove_old(run, config.train.keep);
+  }
   return folder;
 }
 
@@ -118,22 +183,43 @@ void require_same(const RunConfig& begun, const Settings& given, const fs::path&
 
 RunState checkpoint_state(const fs::path& checkpoint) { return read_state(checkpoint).run; }
 
-void load_weights(const fs::path& checkpoint, const Gpt& model) {
-  const SafetensorsFile file(checkpoint / kModel);
-  for (const auto& [name, tensor] : weights_of(model)) {
-    file.read(name, tensor);
+void require_same_step(Communicator& ranks, std::int64_t step, const fs::path& run) {
+  const auto own = static_cast<double>(step);
+  const std::vector<double> steps = ranks.gather({&own, 1});
+  for (std::size_t rank = 0; rank < steps.size(); ++rank) {
+    check<FileError>(
+        steps[rank] == steps[0],
+        "{} is at step {} for rank 0, but at {} for rank {}; all machines must see the "
+        "same folder, and what was last written to it",
+        run.string(), steps[0], steps[rank], rank);
   }
-  model.round_parameters();
 }
 
-RunState load_checkpoint(const fs::path& checkpoint, const Gpt& model, Optimizer& optimizer) {
-  load_weights(checkpoint, model);
-  const SafetensorsFile moments(checkpoint / kOptimizer);
-  for (const auto& [name, tensor] : optimizer.moments()) {
-    moments.read(name, tensor);
+void load_weights(const fs::path& checkpoint, const Gpt& model) {
+  const SafetensorsFile file(checkpoint / kModel);
+  std::vector<float> values;
+  for (std::size_t i = 0; i < model.parameters().size(); ++i) {
+    const ParameterSpec& spec = model.parameters()[i].spec;
+    values.resize(static_cast<std::size_t>(spec.shape.size()));
+    file.read(spec.name, Tensor::of(values, spec.shape));
+    model.memory().set(i, values);
+  }
+}
+
+RunState load_checkpoint(const fs::path& checkpoint, const Trained& trained) {
+  load_weights(checkpoint, trained.model);
+  const SafetensorsFile file(checkpoint / kOptimizer);
+  const std::vector<Tensor> first = trained.optimizer.first_moments();
+  const std::vector<Tensor> second = trained.optimizer.second_moments();
+  const std::span<const Parameter> own = trained.model.memory().own();
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const std::string& name = own[i].spec.name;
+    const TensorSpec whole{trained.model.parameter(name).spec.shape};
+    file.read_part(first_moment_of(name), whole, own[i].begin, first[i]);
+    file.read_part(second_moment_of(name), whole, own[i].begin, second[i]);
   }
   const SavedState state = read_state(checkpoint);
-  optimizer.set_steps(state.optimizer_steps);
+  trained.optimizer.set_steps(state.optimizer_steps);
   return state.run;
 }
 

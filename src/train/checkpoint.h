@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/gpt.h"
+#include "train/gradient_exchange.h"
 #include "train/optimizer.h"
 #include "train/run_config.h"
 
@@ -20,12 +21,21 @@ struct RunState {
   double seconds = 0.0;  // of training
 };
 
+/// What is trained, and the ranks that share it.
+struct Trained {
+  Context& ctx;
+  Communicator& ranks;
+  const Gpt& model;
+  Optimizer& optimizer;
+  GradientExchange& exchange;
+};
+
 /// Saves a checkpoint as the folder RUN/checkpoints/step-NNNNNNNN: weights and optimizer as
 /// safetensors, the configuration, the state, and a mark that is written last. Then removes all but
-/// the newest `keep`.
+/// the newest `keep`. All ranks call it, the first writes; what it writes does not tell how many
+/// there are.
 std::filesystem::path save_checkpoint(const std::filesystem::path& run, const RunConfig& config,
-                                      const Gpt& model, const Optimizer& optimizer,
-                                      const RunState& state);
+                                      const Trained& trained, const RunState& state);
 
 /// The complete checkpoints of a run, oldest first. What was cut off by a crash is not among them.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run);
@@ -44,11 +54,14 @@ void require_same(const RunConfig& begun, const Settings& given, const std::file
 /// How far a checkpoint had come.
 RunState checkpoint_state(const std::filesystem::path& checkpoint);
 
+/// Throws, on all ranks, unless they found the run at the same step: another machine may see
+/// another folder by that name, or what was there before.
+void require_same_step(Communicator& ranks, std::int64_t step, const std::filesystem::path& run);
+
 /// Puts a checkpoint's weights into a model of its configuration.
 void load_weights(const std::filesystem::path& checkpoint, const Gpt& model);
 
-/// Puts all of a checkpoint back.
-RunState load_checkpoint(const std::filesystem::path& checkpoint, const Gpt& model,
-                         Optimizer& optimizer);
+/// Puts all of a checkpoint back, or a rank's part of it.
+RunState load_checkpoint(const std::filesystem::path& checkpoint, const Trained& trained);
 
 }  // namespace carope

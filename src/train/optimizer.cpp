@@ -4,13 +4,23 @@
 
 namespace carope {
 
-Optimizer::Optimizer(std::span<const Parameter> parameters, const OptimizerConfig& config)
-    : config_(config) {
+namespace {
+
+Device device_of(std::span<const Parameter> parameters) {
   check<ConfigError>(!parameters.empty(), "there are no parameters to optimise");
-  arena_ = Arena::plan(parameters.front().value.device(), [&](Arena& arena) {
+  return parameters.front().value.device();
+}
+
+}  // namespace
+
+Optimizer::Optimizer(std::span<const Parameter> parameters, const OptimizerConfig& config)
+    : Optimizer(parameters, config, device_of(parameters)) {}
+
+Optimizer::Optimizer(std::span<const Parameter> parts, const OptimizerConfig& config, Device device)
+    : config_(config) {
+  arena_ = Arena::plan(device, [&](Arena& arena) {
     slots_.clear();
-    names_.clear();
-    for (const Parameter& parameter : parameters) {
+    for (const Parameter& parameter : parts) {
       if (parameter.spec.trainable) {
         const Shape& shape = parameter.spec.shape;
         slots_.push_back({.value = parameter.value,
@@ -19,25 +29,35 @@ Optimizer::Optimizer(std::span<const Parameter> parameters, const OptimizerConfi
                           .second_moment = arena.take(shape),
                           .rounded = parameter.rounded,
                           .decay = static_cast<float>(parameter.spec.decay ? config.decay : 0.0)});
-        names_.push_back(parameter.spec.name);
       }
     }
-    norm_ = arena.take({{1}, DType::kF64});
+    squares_ = arena.take({{1}, DType::kF64});
   });
   arena_.clear();
 }
 
-std::vector<NamedTensor> Optimizer::moments() const {
-  std::vector<NamedTensor> moments;
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    moments.push_back({names_[i] + ".first_moment", slots_[i].first_moment});
-    moments.push_back({names_[i] + ".second_moment", slots_[i].second_moment});
+std::vector<Tensor> Optimizer::first_moments() const {
+  std::vector<Tensor> moments;
+  for (const AdamwSlot& slot : slots_) {
+    moments.push_back(slot.first_moment);
   }
   return moments;
 }
 
-double Optimizer::step(Context& ctx, double learning_rate) {
-  gradient_norm(ctx, slots_, norm_);
+std::vector<Tensor> Optimizer::second_moments() const {
+  std::vector<Tensor> moments;
+  for (const AdamwSlot& slot : slots_) {
+    moments.push_back(slot.second_moment);
+  }
+  return moments;
+}
+
+double Optimizer::step(Context& ctx, double learning_rate, Communicator* ranks) {
+  gradient_squares(ctx, slots_, squares_);
+  if (ranks != nullptr) {
+    ranks->all_reduce(ctx, squares_);
+    ranks->join(ctx);
+  }
   adamw(ctx,
         {.learning_rate = static_cast<float>(learning_rate),
          .beta1 = static_cast<float>(config_.beta1),
@@ -45,11 +65,11 @@ double Optimizer::step(Context& ctx, double learning_rate) {
          .epsilon = static_cast<float>(config_.epsilon),
          .clip = config_.clip,
          .step = steps_ + 1},
-        slots_, norm_);
-  double norm = 0.0;
-  copy_to_host(&norm, norm_.raw(), sizeof(norm), norm_.device());
-  steps_ += std::isfinite(norm) ? 1 : 0;
-  return norm;
+        slots_, squares_);
+  double squares = 0.0;
+  copy_to_host(&squares, squares_.raw(), sizeof(squares), squares_.device());
+  steps_ += std::isfinite(squares) ? 1 : 0;
+  return std::sqrt(squares);
 }
 
 }  // namespace carope

@@ -80,6 +80,27 @@ RunConfig read_run(Settings settings) {
   return run;
 }
 
+void require_even_share(const RunConfig& config, int ranks) {
+  const std::int64_t micro_steps = config.micro_steps();
+  if (micro_steps % ranks == 0) {
+    return;
+  }
+  std::int64_t fewer = std::min<std::int64_t>(ranks, micro_steps);
+  while (micro_steps % fewer != 0) {
+    --fewer;
+  }
+  const std::int64_t rows = config.rows_a_step();
+  std::int64_t smaller = rows % ranks == 0 ? config.train.micro_batch : 0;
+  while (smaller > 0 && rows % (ranks * smaller) != 0) {
+    --smaller;
+  }
+  throw ConfigError(fmt::format(
+      "a step of train.batch_tokens = {} is {} micro-batches of train.micro_batch = {} rows, which "
+      "{} ranks cannot share evenly; start {} of them{}",
+      config.train.batch_tokens, micro_steps, config.train.micro_batch, ranks, fewer,
+      smaller > 0 ? fmt::format(", or begin with --train.micro_batch {}", smaller) : ""));
+}
+
 double learning_rate_at(const TrainConfig& config, std::int64_t step, std::int64_t steps) {
   if (step < config.warmup_steps) {
     return config.learning_rate * static_cast<double>(step + 1) /

@@ -48,9 +48,12 @@ std::optional<Tokenizer> load_tokenizer_beside_data(const RunConfig& config) {
   return std::filesystem::exists(beside) ? std::optional(Tokenizer::load(beside)) : std::nullopt;
 }
 
-std::unique_ptr<Loader> open_training(const RunConfig& config, std::int64_t first_step) {
+std::unique_ptr<Loader> open_training(const RunConfig& config, std::int64_t first_step,
+                                      const Communicator& ranks) {
   LoaderConfig loader = loader_config(config);
   loader.first_step = first_step;
+  loader.rank = ranks.rank();
+  loader.ranks = ranks.size();
   return std::make_unique<Loader>(find_shards(config.data.path, Split::kTrain), loader);
 }
 

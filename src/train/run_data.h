@@ -5,6 +5,7 @@
 
 #include "data/loader/loader.h"
 #include "data/tokenizer/tokenizer.h"
+#include "dist/communicator.h"
 #include "model/gpt.h"
 #include "train/run_config.h"
 
@@ -18,8 +19,9 @@ std::filesystem::path tokenizer_beside_data(const RunConfig& config);
 /// That tokenizer, where there is one.
 std::optional<Tokenizer> load_tokenizer_beside_data(const RunConfig& config);
 
-/// What a run trains on, from a step on.
-std::unique_ptr<Loader> open_training(const RunConfig& config, std::int64_t first_step);
+/// What a rank of a run trains on, from a step on.
+std::unique_ptr<Loader> open_training(const RunConfig& config, std::int64_t first_step,
+                                      const Communicator& ranks);
 
 /// What a run is validated on, in order, some rows at a time.
 std::unique_ptr<Loader> open_validation(const RunConfig& config, std::int64_t rows);

@@ -75,11 +75,11 @@ OpCase adamw_case(const AdamwCase& c) {
   op.forward = [c](Context& ctx, const OpTensors& t) {
     Adamw options = c.options;
     Memory memory;
-    const Tensor norm = upload(t.in[3].device(), std::vector<double>(1), memory);
+    const Tensor squares = upload(t.in[3].device(), std::vector<double>(1), memory);
     for (options.step = 1; options.step <= c.updates; ++options.step) {
       const auto slots = slots_of(c, t, t.in[3].slice_rows(options.step - 1, options.step));
-      gradient_norm(ctx, slots, norm);
-      adamw(ctx, options, slots, norm);
+      gradient_squares(ctx, slots, squares);
+      adamw(ctx, options, slots, squares);
     }
   };
   op.reference = [c](const std::vector<Values>& in) {
@@ -132,11 +132,11 @@ OpCase gradient_norm_case(const GradientNormCase& c) {
       slots.push_back({.value = {}, .gradient = gradient, .first_moment = {}, .second_moment = {}});
     }
     Memory memory;
-    const Tensor norm = upload(t.out[0].device(), std::vector<double>(1), memory);
-    gradient_norm(ctx, slots, norm);
-    double length = 0.0;
-    copy_to_host(&length, norm.raw(), sizeof(length), norm.device());
-    const auto rounded = static_cast<float>(length);
+    const Tensor squares = upload(t.out[0].device(), std::vector<double>(1), memory);
+    gradient_squares(ctx, slots, squares);
+    double sum = 0.0;
+    copy_to_host(&sum, squares.raw(), sizeof(sum), squares.device());
+    const auto rounded = static_cast<float>(std::sqrt(sum));
     copy_from_host(t.out[0].f32(), &rounded, sizeof(rounded), t.out[0].device());
   };
   op.reference = [](const std::vector<Values>& in) {
