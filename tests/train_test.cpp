@@ -118,18 +118,20 @@ TEST_F(Training, GoesOnBitForBitAfterItWasKilled) {
 }
 
 TEST_F(Training, SavesAndReturns130WhenInterrupted) {
-  const std::string endless = arguments("a", "--train.tokens 12800000 --train.checkpoint_every 0");
-  const pid_t child = start(endless);
-  while (lines_of("a") < 3) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (const auto& [name, signal] : {std::pair{"int", SIGINT}, {"term", SIGTERM}}) {
+    const pid_t child =
+        start(arguments(name, "--train.tokens 12800000 --train.checkpoint_every 0"));
+    while (lines_of(name) < 3) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    kill(child, signal);
+    const int status = wait_for(child);
+    ASSERT_TRUE(WIFEXITED(status)) << name;
+    EXPECT_EQ(WEXITSTATUS(status), 130) << name;
+    ASSERT_EQ(list_checkpoints(folder_ / name).size(), 1U) << name;
+    EXPECT_EQ(find_checkpoint(folder_ / name).filename().string(),
+              fmt::format("step-{:08}", metrics(name).back()["step"].get<int>()));
   }
-  kill(child, SIGINT);
-  const int status = wait_for(child);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 130);
-  ASSERT_EQ(list_checkpoints(folder_ / "a").size(), 1U);
-  EXPECT_EQ(find_checkpoint(folder_ / "a").filename().string(),
-            fmt::format("step-{:08}", metrics("a").back()["step"].get<int>()));
 }
 
 TEST_F(Training, StopsInOrderAtWhateverMomentItIsInterrupted) {

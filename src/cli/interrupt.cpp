@@ -14,21 +14,22 @@ sigset_t interrupts() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);  // of schedulers, and of mpirun when a rank has ended
   return signals;
 }
 
-void end_at_once() {
+void end_at_once(int signal) {
   const sigset_t signals = interrupts();
-  std::signal(SIGINT, SIG_DFL);
+  std::signal(signal, SIG_DFL);
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-  std::raise(SIGINT);
+  std::raise(signal);
 }
 
 void watch() {
   const sigset_t signals = interrupts();
   for (int signal = 0; sigwait(&signals, &signal) == 0;) {
     if (!polite || interrupted.exchange(true)) {
-      end_at_once();
+      end_at_once(signal);
     }
     std::fputs("\nstopping after this step; Ctrl-C again stops at once\n", stderr);
   }

@@ -4,16 +4,16 @@
 
 namespace carope {
 
-/// What a program returns when Ctrl-C ended it, as shells have it.
+/// What a program returns when Ctrl-C or SIGTERM ended it in order, as shells have it for Ctrl-C.
 inline constexpr int kInterrupted = 130;
 
-/// Lets one thread alone hear of Ctrl-C. To be called before there are others. A handler that runs
-/// wherever the signal finds the program would write its frame to that thread's stack, and oneDNN's
-/// matrix products let the stack pointer point into the heap.
+/// Lets one thread alone hear of Ctrl-C and SIGTERM. To be called before there are others. A
+/// handler that runs wherever the signal finds the program would write its frame to that thread's
+/// stack, and oneDNN's matrix products let the stack pointer point into the heap.
 void watch_for_interrupts();
 
-/// While it lives, the first Ctrl-C asks for an orderly end, and the second ends the program at
-/// once, as the first does otherwise. One at a time.
+/// While it lives, the first Ctrl-C or SIGTERM asks for an orderly end, and the second ends the
+/// program at once, as the first does otherwise. One at a time.
 class PoliteStop {
  public:
   PoliteStop();
