@@ -42,6 +42,9 @@ constexpr seconds kStart(40);         // for processes to start, also with sanit
 /// or as the second rank fails, or never comes.
 int be_a_rank(const std::string& what, const std::filesystem::path& folder) {
   const Launch launch = launch_from_environment();
+  // mpirun's to the others when a rank has ended. As in a training, it must not end them before
+  // they have said which.
+  signal(SIGTERM, SIG_IGN);
   try {
     std::this_thread::sleep_for(what == "absent" && launch.rank == 1 ? kStart : seconds(0));
     std::unique_ptr<Communicator> ranks;

@@ -8,6 +8,7 @@ namespace carope {
 namespace {
 
 std::atomic<bool> polite = false;  // somebody listens
+std::atomic<bool> speaking = true;
 std::atomic<bool> interrupted = false;
 
 sigset_t interrupts() {
@@ -31,7 +32,9 @@ void watch() {
     if (!polite || interrupted.exchange(true)) {
       end_at_once(signal);
     }
-    std::fputs("\nstopping after this step; Ctrl-C again stops at once\n", stderr);
+    if (speaking) {
+      std::fputs("\nstopping after this step; Ctrl-C again stops at once\n", stderr);
+    }
   }
 }
 
@@ -43,8 +46,9 @@ void watch_for_interrupts() {
   std::thread(watch).detach();
 }
 
-PoliteStop::PoliteStop() {
+PoliteStop::PoliteStop(bool speaks) {
   interrupted = false;
+  speaking = speaks;
   polite = true;
 }
 

@@ -13,10 +13,11 @@ inline constexpr int kInterrupted = 130;
 void watch_for_interrupts();
 
 /// While it lives, the first Ctrl-C or SIGTERM asks for an orderly end, and the second ends the
-/// program at once, as the first does otherwise. One at a time.
+/// program at once, as the first does otherwise. One at a time. Of ranks that get the signal
+/// together, one speaks.
 class PoliteStop {
  public:
-  PoliteStop();
+  explicit PoliteStop(bool speaks = true);
   ~PoliteStop();
   PoliteStop(const PoliteStop&) = delete;
   PoliteStop& operator=(const PoliteStop&) = delete;

@@ -96,7 +96,7 @@ bool reproduce(const ReproduceOptions& options, const RunOptions& overrides) {
   const std::size_t runs = plan_runs(config).size();
   const auto train = [&](Trainer& trainer, const PlannedRun& run, std::size_t index) {
     const std::int64_t log_every = std::max<std::int64_t>(trainer.steps() / 20, 1);
-    const PoliteStop stop;
+    const PoliteStop stop(workplace.first());
     if (!workplace.first()) {
       return trainer.run({}, stop.asked()) && !stop.asked();
     }

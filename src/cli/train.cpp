@@ -43,7 +43,7 @@ bool train(const TrainOptions& options, const Settings& settings) {
                   {.resume = resume, .sums = options.exact_sums ? Sums::kExact : Sums::kFast});
   const std::unique_ptr<StepLine> line =
       workplace.first() ? std::make_unique<StepLine>(trainer, workplace.ctx) : nullptr;
-  const PoliteStop stop;
+  const PoliteStop stop(workplace.first());
   const bool ended = trainer.run(line ? line->observer() : TrainObserver{}, stop.asked());
   if (!ended && line) {
     line->say("interrupted; go on with: carope train --resume --out " + options.folder.string());

@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 
 namespace carope {
 
@@ -12,7 +14,9 @@ void wait_without_spinning(char** argv) {
     return;
   }
   setenv("GOMP_SPINCOUNT", kSpins, 0);
-  execv("/proc/self/exe", argv);  // returns only where it is not possible: then threads spin
+  std::error_code error;  // the program by its own path, so that lists of processes name it
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  execv(program.c_str(), argv);  // returns only where it is not possible: then threads spin
 }
 
 }  // namespace carope
