@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The experiment of docs/results.md: trains and scores every run on a GPU, and repeats two of them in PyTorch.
+# The experiment of docs/results.md: trains and scores every run on a GPU, and repeats some of them in PyTorch.
 # usage: scripts/experiment.sh [--seconds N] [--carope PROGRAM] [--data SHARDS] [--runs FOLDER] [step ...]
 #   step: tiny, small, pytorch, report, pack, or publish; by default the first four
 #   --seconds: stop politely after so long; the same command goes on where it stopped
@@ -64,13 +64,16 @@ tiny() {
 
 small() { reproduce --preset small-short --out "$runs/small-short"; }
 
+repeat() {
+  [ -s "$runs/pytorch/$1-seed1.json" ] ||
+    within_time "${CAROPE_PYTHON:-python3}" bench/peer_experiment.py train "$runs/tiny-short/$1-seed1" --lengths "$2" \
+      --out "$runs/pytorch/$1-seed1.json"
+}
+
 pytorch() {
-  local encoding
-  for encoding in rope carope; do
-    [ -s "$runs/pytorch/$encoding-seed1.json" ] ||
-      within_time "${CAROPE_PYTHON:-python3}" bench/peer_experiment.py train "$runs/tiny-short/$encoding-seed1" \
-        --out "$runs/pytorch/$encoding-seed1.json"
-  done
+  repeat rope 512,1024
+  repeat carope 512,1024
+  repeat learnable 512
 }
 
 report() {
