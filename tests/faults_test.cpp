@@ -364,7 +364,14 @@ struct Loss {
   std::string said;
   int ranks;
   int ranks_after;
+
+  std::string name() const {
+    return fmt::format("{}_of_{}_then_{}", signal == SIGKILL ? "killed" : "stopped", ranks,
+                       ranks_after);
+  }
 };
+
+void PrintTo(const Loss& loss, std::ostream* out) { *out << loss.name(); }
 
 class LostTraining : public MpiFaults, public testing::WithParamInterface<Loss> {
  protected:
@@ -423,11 +430,7 @@ TEST_P(LostTraining, GoesOnFromItsLastCheckpointWithAnotherNumberOfRanks) {
 INSTANTIATE_TEST_SUITE_P(Faults, LostTraining,
                          testing::Values(Loss{SIGKILL, " ended early", 2, 4},
                                          Loss{SIGSTOP, " has been silent for 2 s", 4, 2}),
-                         [](const auto& loss) {
-                           return fmt::format("{}_of_{}_then_{}",
-                                              loss.param.signal == SIGKILL ? "killed" : "stopped",
-                                              loss.param.ranks, loss.param.ranks_after);
-                         });
+                         [](const auto& info) { return info.param.name(); });
 
 }  // namespace
 }  // namespace carope::test
