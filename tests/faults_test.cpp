@@ -358,45 +358,79 @@ TEST_F(MpiFaults, ARankThatFailsSaysWhyBeforeOthersMissIt) {
   EXPECT_LT(why, output.find(rank_here(1) + " ended early")) << output;
 }
 
-TEST_F(MpiFaults, ATrainingThatLosesARankGoesOnFromItsLastCheckpoint) {
-  write_training_data(folder_ / "data");
-  const std::string settings = " train --device cpu --threads 1 --exact-sums --resume auto " +
-                               small_training(folder_ / "data") +
-                               " --train.checkpoint_every 5 --out '";
-  const std::string lost = settings + (folder_ / "lost").string() + "'";
+/// A training that loses its second rank by a signal, and how many ranks go on with it.
+struct Loss {
+  int signal;
+  std::string said;
+  int ranks;
+  int ranks_after;
+
+  std::string name() const {
+    return fmt::format("{}_of_{}_then_{}", signal == SIGKILL ? "killed" : "stopped", ranks,
+                       ranks_after);
+  }
+};
+
+void PrintTo(const Loss& loss, std::ostream* out) { *out << loss.name(); }
+
+class LostTraining : public MpiFaults, public testing::WithParamInterface<Loss> {
+ protected:
+  LostTraining() { write_training_data(folder_ / "data"); }
+
+  std::string command(const std::string& name) const {
+    return " train --device cpu --threads 1 --exact-sums --resume auto --timeout 2 " +
+           small_training(folder_ / "data") +
+           " --train.micro_batch 2 --train.checkpoint_every 5 --out '" + (folder_ / name).string() +
+           "'";
+  }
+
+  std::string end_of(const std::string& name) const {
+    const std::filesystem::path checkpoint = find_checkpoint(folder_ / name);
+    EXPECT_EQ(checkpoint.filename(), "step-00000100");
+    return read_file(checkpoint / "model.safetensors") +
+           read_file(checkpoint / "optimizer.safetensors");
+  }
+};
+
+TEST_P(LostTraining, GoesOnFromItsLastCheckpointWithAnotherNumberOfRanks) {
+  const Loss& loss = GetParam();
   // Every rank leaves its number where wait_for_ranks looks.
   Process job(
-      with(mpirun(), {"-np", "2", "sh", "-c",
+      with(mpirun(), {"-np", std::to_string(loss.ranks), "sh", "-c",
                       "echo $$ > '" + folder_.path().string() + "/rank-'$OMPI_COMM_WORLD_RANK; " +
-                          "exec " CAROPE_PROGRAM + lost}),
+                          "exec " CAROPE_PROGRAM + command("lost")}),
       folder_ / "output");
-  const std::map<int, pid_t> ranks = wait_for_ranks(folder_, 2, job);
-  ASSERT_EQ(ranks.size(), 2U) << job.output();
+  const std::map<int, pid_t> ranks = wait_for_ranks(folder_, loss.ranks, job);
+  ASSERT_EQ(static_cast<int>(ranks.size()), loss.ranks) << job.output();
   const auto end = Clock::now() + kStart;
   while (list_checkpoints(folder_ / "lost").empty() && job.runs() && Clock::now() < end) {
     std::this_thread::sleep_for(milliseconds(1));
   }
-  kill(ranks.at(1), SIGKILL);
+  kill(ranks.at(1), loss.signal);
   const int status = job.wait_for(kTimeout + kSlack);
   EXPECT_NE(status, 0);
   EXPECT_NE(status, -2);
-  EXPECT_THAT(job.output(), HasSubstr(rank_here(1) + " ended early"));
-  ASSERT_LT(checkpoint_state(find_checkpoint(folder_ / "lost")).step, 100) << "it was not lost";
+  EXPECT_THAT(job.output(), HasSubstr(rank_here(1) + loss.said));
+  const std::int64_t saved = checkpoint_state(find_checkpoint(folder_ / "lost")).step;
+  ASSERT_LT(saved, 100) << "it was not lost";
 
   // What OpenMPI keeps until the end is no leak of the program.
-  std::vector<std::string> saved;
-  for (const auto& [name, by] :
-       {std::pair{"lost", std::string("ASAN_OPTIONS=detect_leaks=0 " CAROPE_MPIRUN " -np 2")},
-        {"whole", std::string()}}) {
-    const Ended ended = run(settings + (folder_ / name).string() + "'", by);
-    ASSERT_EQ(ended.status, 0) << ended.output;
-    const std::filesystem::path checkpoint = find_checkpoint(folder_ / name);
-    EXPECT_EQ(checkpoint.filename(), "step-00000100");
-    saved.push_back(read_file(checkpoint / "model.safetensors") +
-                    read_file(checkpoint / "optimizer.safetensors"));
-  }
-  EXPECT_TRUE(saved[0] == saved[1]) << "it went on to another end than a training that lost nobody";
+  const Ended after =
+      run(command("lost"),
+          fmt::format("ASAN_OPTIONS=detect_leaks=0 " CAROPE_MPIRUN " -np {}", loss.ranks_after));
+  ASSERT_EQ(after.status, 0) << after.output;
+  EXPECT_THAT(after.output, AllOf(HasSubstr(fmt::format("step {}/100 ", saved + 1)),
+                                  Not(HasSubstr(fmt::format("step {}/100 ", saved)))));
+  const Ended whole = run(command("whole"));
+  ASSERT_EQ(whole.status, 0) << whole.output;
+  EXPECT_TRUE(end_of("lost") == end_of("whole"))
+      << "it went on to another end than a training that lost nobody";
 }
+
+INSTANTIATE_TEST_SUITE_P(Faults, LostTraining,
+                         testing::Values(Loss{SIGKILL, " ended early", 2, 4},
+                                         Loss{SIGSTOP, " has been silent for 2 s", 4, 2}),
+                         [](const auto& info) { return info.param.name(); });
 
 }  // namespace
 }  // namespace carope::test

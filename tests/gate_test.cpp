@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "core/random.h"
 #include "eval/gate.h"
@@ -53,6 +54,23 @@ TEST_F(Gate, IsRopesAtTheStart) {
   }
 }
 
+/// The angles by which tokens that are a document each turn a pair with the exponent 1.
+std::vector<double> turned_by(Context& ctx, const Tensor& logits) {
+  const Carope op{.heads = logits.cols(), .exponent_start = 1};
+  const Sequence seq{.batch = logits.dim(0), .length = 1};
+  std::vector<float> qkv(static_cast<std::size_t>(logits.size() * 6));
+  std::vector<std::uint32_t> carry(static_cast<std::size_t>(logits.size()));
+  std::vector<std::uint32_t> phases(carry.size());
+  carope::carope(ctx, op, seq, logits, Tensor::of(qkv, {seq.batch, 1, op.heads * 6}),
+                 Tensor::of(carry, {seq.batch, 1, op.heads, 1}),
+                 Tensor::of(phases, {seq.batch, op.heads, 1}));
+  std::vector<double> angles;
+  for (const std::uint32_t phase : phases) {
+    angles.push_back(phase * 0x1p-32 * 2.0 * std::numbers::pi);
+  }
+  return angles;
+}
+
 TEST_F(Gate, AgreesWithTheFrequenciesOfTheRotation) {
   Gpt model(config_.model);
   model.initialise(1);
@@ -76,14 +94,13 @@ TEST_F(Gate, AgreesWithTheFrequenciesOfTheRotation) {
   model.forward(ctx_, {.batch = 4, .length = 16}, batch.tokens, a);
   for (std::size_t layer = 0; layer < 2; ++layer) {
     const Tensor logits = model.gate_logits(layer, a);
-    std::vector<std::uint32_t> turns(static_cast<std::size_t>(logits.size()));
-    carope_frequency(ctx_, logits, Tensor::of(turns, {4, 16, 2}));
+    const std::vector<double> angles = turned_by(ctx_, logits.reshape({64, 1, 2}));
     for (std::size_t head = 0; head < 2; ++head) {
       double sum = 0.0;
       double product = 1.0;
       double highest = 0.0;
       for (std::size_t t = 0; t < 64; ++t) {
-        const double f = turns[2 * t + head] * 0x1p-32;
+        const double f = angles[2 * t + head];
         EXPECT_NEAR(gate->frequencies[layer][head][t], f, 1e-9);
         sum += f / 64.0;
         product *= std::pow(f, 1.0 / 64.0);

@@ -29,8 +29,11 @@ TEST(Safetensors, HaveTheLayoutThatOthersRead) {
   const TemporaryFolder folder;
   std::vector<float> a{1.0F, 2.0F};
   std::vector<std::int32_t> b{7};
-  save_safetensors(folder / "a", {{"x", Tensor::of(a, {1, 2})}, {"y", Tensor::of(b, {1})}},
-                   {{"made by", "us"}});
+  SafetensorsWriter writer(folder / "a", {{"x", {{1, 2}}}, {"y", {{1}, DType::kI32}}},
+                           {{"made by", "us"}});
+  writer.write(Tensor::of(a, {1, 2}));
+  writer.write(Tensor::of(b, {1}));
+  writer.commit();
   std::string header =
       R"({"__metadata__":{"made by":"us"},"x":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},)"
       R"("y":{"dtype":"I32","shape":[1],"data_offsets":[8,12]}})";
@@ -48,7 +51,9 @@ TEST(Safetensors, ComeBackBitForBit) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] = static_cast<float>(random.normal(i));
   }
-  save_safetensors(folder / "a", {{"values", Tensor::of(values, {10, 100})}}, {{"key", "value"}});
+  SafetensorsWriter writer(folder / "a", {{"values", {{10, 100}}}}, {{"key", "value"}});
+  writer.write(Tensor::of(values, {10, 100}));
+  writer.commit();
   const SafetensorsFile file(folder / "a");
   EXPECT_THAT(file.names(), ElementsAre("values"));
   EXPECT_EQ(file.metadata().at("key"), "value");

@@ -58,6 +58,7 @@ Context open_context(const ComputeOptions& options, const Launch& launch) {
   ctx.set_compute(gpu && options.precision != "fp32" ? DType::kBF16 : DType::kF32);
   ctx.set_deterministic(options.deterministic);
   ctx.set_recompute(options.recompute);
+  ctx.set_speaks(launch.rank == 0);
   return ctx;
 }
 

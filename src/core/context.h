@@ -42,6 +42,10 @@ class Context {
   bool deterministic() const { return deterministic_; }
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
 
+  /// Whether operations may tell the user what they do: of several ranks only one does.
+  bool speaks() const { return speaks_; }
+  void set_speaks(bool speaks) { speaks_ = speaks; }
+
   /// The one T of this context: what kernels build once and use in every call, such as a library's
   /// handle and plans. Made as T(const Context&) on first use and given back before the stream is;
   /// T may keep the device and the stream, not the context, which can be moved.
@@ -62,6 +66,7 @@ class Context {
   DType compute_ = DType::kF32;
   bool recompute_ = false;
   bool deterministic_ = false;
+  bool speaks_ = true;
   std::shared_ptr<void> stream_;
   Memory scratch_;
   std::unordered_map<std::type_index, std::shared_ptr<void>> states_;  // ends before the stream

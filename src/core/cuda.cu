@@ -39,8 +39,9 @@ void* allocate(int device, std::size_t bytes) {
     CUDA_CHECK(cudaMemGetInfo(&free, &total));
     constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
     throw OutOfMemory(fmt::format(
-        "cuda:{} has {:.2f} GiB free of {:.1f}, but {:.2f} GiB are needed at once; take less at a "
-        "time (train.micro_batch), or end what else uses the GPU",
+        "cuda:{} has {:.2f} GiB free of {:.1f}, but {:.2f} GiB are needed at once; end what else "
+        "uses the GPU, or ask for less: fewer rows (--train.micro_batch) or parameters in a "
+        "training, shorter windows or texts elsewhere, or --device cpu",
         device, static_cast<double>(free) / kGiB, static_cast<double>(total) / kGiB,
         static_cast<double>(bytes) / kGiB));
   }

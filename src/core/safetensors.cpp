@@ -109,19 +109,6 @@ void SafetensorsWriter::write(const Tensor& tensor) {
   file_.write(std::span<const std::byte>(buffer_));
 }
 
-void save_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
-                      const std::map<std::string, std::string>& metadata) {
-  std::vector<NamedSpec> specs;
-  for (const auto& [name, tensor] : tensors) {
-    specs.push_back({name, {tensor.shape(), tensor.dtype()}});
-  }
-  SafetensorsWriter file(path, specs, metadata);
-  for (const auto& [name, tensor] : tensors) {
-    file.write(tensor);
-  }
-  file.commit();
-}
-
 SafetensorsFile::SafetensorsFile(std::filesystem::path path)
     : path_(std::move(path)), file_(path_) {
   const std::string name = path_.string();

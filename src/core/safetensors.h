@@ -10,11 +10,6 @@
 
 namespace carope {
 
-struct NamedTensor {
-  std::string name;
-  Tensor tensor;
-};
-
 struct NamedSpec {
   std::string name;
   TensorSpec spec;
@@ -35,10 +30,6 @@ class SafetensorsWriter {
   FileWriter file_;
   std::vector<std::byte> buffer_;
 };
-
-/// Writes tensors of any device as a safetensors file, which appears when it is complete.
-void save_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
-                      const std::map<std::string, std::string>& metadata = {});
 
 /// A safetensors file to read from. Opening it checks that the header and the file agree.
 class SafetensorsFile {

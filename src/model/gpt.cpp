@@ -100,17 +100,6 @@ void Gpt::initialise(std::uint64_t seed) {
   }
 }
 
-void Gpt::round_parameters() const {
-  for (std::size_t number = 0; number < parameters().size(); ++number) {
-    const Tensor& value = parameters()[number].value;
-    if (value && parameters()[number].rounded) {
-      std::vector<float> values(static_cast<std::size_t>(value.size()));
-      copy_to_host(values.data(), value.raw(), value.bytes(), device_);
-      memory_.set(number, values);
-    }
-  }
-}
-
 double Gpt::training_flops_per_token(std::int64_t length) const {
   const auto width = static_cast<double>(config_.width);
   double layer_weights = 12.0 * width * width;

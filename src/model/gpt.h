@@ -38,8 +38,6 @@ class Gpt {
   /// Draws every parameter anew. A parameter depends on the seed and its own name alone, so models
   /// that differ in their encoding start from the same shared parameters.
   void initialise(std::uint64_t seed);
-  /// Makes the bf16 copies of parameters anew, after something else than an optimizer changed them.
-  void round_parameters() const;
 
   /// Floating-point operations of one training step, forward and backward, for one token of a
   /// sequence of `length`: two a multiply-add, matrix products only, attention counted as causal.

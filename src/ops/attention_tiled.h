@@ -6,9 +6,6 @@
 /// 64 or 128, in plain float arithmetic for everything else.
 namespace carope::cuda::tiled {
 
-/// Whether these kernels take such a qkv: anything that the CPU takes, in float or bf16.
-bool serves(const Attention& attention, const Tensor& qkv);
-
 void attention(Context& ctx, const Attention& attention, const Sequence& seq, const Tensor& qkv,
                const Tensor& out, const Tensor& logsumexp);
 

@@ -288,10 +288,6 @@ void forward(cudaStream_t stream, const Problem<bf16>& p) {
 
 void forward(cudaStream_t stream, const Problem<float>& p) { plain_forward(stream, p); }
 
-bool serves(const Attention& /*attention*/, const Tensor& qkv) {
-  return qkv.dtype() == DType::kBF16 || qkv.dtype() == DType::kF32;
-}
-
 void attention(Context& ctx, const Attention& attention, const Sequence& seq, const Tensor& qkv,
                const Tensor& out, const Tensor& logsumexp) {
   visit_float(qkv.dtype(), [&](auto type) {

@@ -9,7 +9,6 @@ namespace carope {
 namespace cpu {
 decltype(carope::carope) carope;
 decltype(carope::carope_backward) carope_backward;
-decltype(carope::carope_frequency) carope_frequency;
 decltype(carope::carope_gate_backward) carope_gate_backward;
 decltype(carope::carope_phases) carope_phases;
 }  // namespace cpu
@@ -17,7 +16,6 @@ decltype(carope::carope_phases) carope_phases;
 namespace cuda {
 decltype(carope::carope) carope;
 decltype(carope::carope_backward) carope_backward;
-decltype(carope::carope_frequency) carope_frequency;
 decltype(carope::carope_gate_backward) carope_gate_backward;
 decltype(carope::carope_phases) carope_phases;
 }  // namespace cuda
@@ -59,12 +57,6 @@ double rope_gate_bias(std::int64_t pairs, double base) {
   // softplus⁻¹(y) = ln(expm1(y)), written so that it cannot overflow.
   const double softplus = std::pow(base, 1.0 / static_cast<double>(pairs)) - 1.0;
   return softplus + std::log(-std::expm1(-softplus));
-}
-
-void carope_frequency(Context& ctx, const Tensor& logits, const Tensor& frequency) {
-  check<ShapeError>(static_cast<bool>(logits), "the gate logits are missing");
-  check_shape(frequency, logits.shape(), "the frequencies");
-  dispatch(ctx, cpu::carope_frequency, cuda::carope_frequency, logits, frequency);
 }
 
 void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,

@@ -19,10 +19,6 @@ struct Carope {
 /// each chunk, [B, chunks, H, P] u32.
 TensorSpec carope_carry_spec(const Carope& carope, const Sequence& seq, std::int64_t pairs);
 
-/// f = 1 / (softplus(z) + 1) as a 32-bit fraction, u32, off by at most 2^-33. In fp32 it would be
-/// off by 2^-25, which is 2e-4 rad after 4096 tokens.
-void carope_frequency(Context& ctx, const Tensor& logits, const Tensor& frequency);
-
 /// The gate logit at which f^p is RoPE's base^(-2p/D).
 double rope_gate_bias(std::int64_t pairs, double base);
 

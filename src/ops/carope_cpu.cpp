@@ -406,15 +406,6 @@ class Kernel {
 
 }  // namespace
 
-void carope_frequency(Context& ctx, const Tensor& logits, const Tensor& frequency) {
-  parallel_blocks(ctx, logits.size(), kGates, [&](std::int64_t begin, std::int64_t end) {
-    FrequencyReader read(logits.f32() + begin, 1, end - begin);
-    for (std::int64_t i = begin; i < end; ++i) {
-      frequency.data<std::uint32_t>()[i] = read(i - begin);
-    }
-  });
-}
-
 void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
             const Tensor& qkv, const Tensor& carry, const Tensor& state, const Tensor& phases) {
   with_pairs(carry.cols(), [&](auto pairs) {

@@ -17,14 +17,6 @@ constexpr int kRotateBlocks = kRotate == Rotate::kLater                   ? 8
                               : kAccess != Access::kAny && sizeof(T) == 2 ? 6
                                                                           : 3;
 
-__global__ void frequency_kernel(const float* logits, std::int64_t count,
-                                 std::uint32_t* frequency) {
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < count) {
-    frequency[i] = gate_of(logits[i]).frequency;
-  }
-}
-
 /// Puts the sum of each chunk's increments, from the last document's begin in it, into the carry of
 /// the next chunk.
 __global__ void __launch_bounds__(kThreads) sum_chunks_kernel(const CaropeArgs args) {
@@ -184,18 +176,6 @@ __global__ void __launch_bounds__(kThreads, kRotateBlocks<T, kAccess, kRotate>)
     store_sums(tile, pairs, state);
   }
 }
-
-}  // namespace
-
-void carope_frequency(Context& ctx, const Tensor& logits, const Tensor& frequency) {
-  const std::int64_t count = logits.size();
-  const auto blocks = static_cast<unsigned>(ceil_div<std::int64_t>(count, kThreads));
-  frequency_kernel<<<blocks, kThreads, 0, stream_of(ctx)>>>(logits.f32(), count,
-                                                            frequency.data<std::uint32_t>());
-  CUDA_CHECK_LAUNCH();
-}
-
-namespace {
 
 void leave_phases(const Context& ctx, const CaropeArgs& args, const Tensor& qkv,
                   std::uint16_t* phases) {

@@ -1,5 +1,7 @@
 #include "ops/choices_cuda.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -40,8 +42,9 @@ std::filesystem::path choices_file(const Context& ctx) {
 
 }  // namespace
 
-Choices::Choices(const Context& ctx) : file_(choices_file(ctx)) {
-  if (file_.empty() || !std::filesystem::exists(file_)) {
+Choices::Choices(const Context& ctx) : file_(choices_file(ctx)), told_(!ctx.speaks()) {
+  std::error_code unreadable;  // means that there is nothing, as in a folder of somebody else
+  if (file_.empty() || !std::filesystem::exists(file_, unreadable)) {
     return;
   }
   try {
@@ -70,7 +73,10 @@ void Choices::keep(const std::string& name, const std::string& choice) {
   }
   try {
     std::filesystem::create_directories(file_.parent_path());
-    write_file(file_, text);
+    // Ranks of one machine measure at the same time: each writes a file of its own.
+    const std::filesystem::path own = fmt::format("{}.{}", file_.string(), getpid());
+    write_file(own, text);
+    std::filesystem::rename(own, file_);
   } catch (const std::exception&) {
     file_.clear();  // a folder that cannot be written costs another measurement, not a run
   }

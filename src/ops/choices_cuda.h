@@ -21,7 +21,7 @@ class Choices {
   const std::string* find(const std::string& name) const;
   void keep(const std::string& name, const std::string& choice);
 
-  /// Tells the user, the first time, that things are being measured.
+  /// Tells the user, the first time, that things are being measured; only if the context speaks.
   void tell_once();
 
   /// One way to a result. If it returns false it cannot be taken, and has done nothing.
@@ -36,7 +36,7 @@ class Choices {
  private:
   std::filesystem::path file_;  // empty: nothing is kept
   std::map<std::string, std::string> chosen_;
-  bool told_ = false;
+  bool told_;
 };
 
 /// The median time of a few runs, in ms.

@@ -42,7 +42,6 @@ void attention_cached(C&, const Attention&, S, T, const KeyValueCache&, T) { ref
 void block_weights(C&, T, double, T) { refuse(); }
 void carope(C&, const Carope&, S, T, T, T, T, T) { refuse(); }
 void carope_backward(C&, const Carope&, S, const CaropeBackward&) { refuse(); }
-void carope_frequency(C&, T, T) { refuse(); }
 void carope_phases(C&, const Carope&, S, T, T, T, T) { refuse(); }
 void carope_gate_backward(C&, const Carope&, S, T, T, T) { refuse(); }
 void cross_entropy(C&, T, T, T) { refuse(); }

@@ -53,6 +53,11 @@ std::vector<Tensor> Optimizer::second_moments() const {
 }
 
 double Optimizer::step(Context& ctx, double learning_rate, Communicator* ranks) {
+  update(ctx, learning_rate, ranks);
+  return finish();
+}
+
+void Optimizer::update(Context& ctx, double learning_rate, Communicator* ranks) {
   gradient_squares(ctx, slots_, squares_);
   if (ranks != nullptr) {
     ranks->all_reduce(ctx, squares_);
@@ -66,6 +71,9 @@ double Optimizer::step(Context& ctx, double learning_rate, Communicator* ranks) 
          .clip = config_.clip,
          .step = steps_ + 1},
         slots_, squares_);
+}
+
+double Optimizer::finish() {
   double squares = 0.0;
   copy_to_host(&squares, squares_.raw(), sizeof(squares), squares_.device());
   steps_ += std::isfinite(squares) ? 1 : 0;

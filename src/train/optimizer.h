@@ -32,6 +32,11 @@ class Optimizer {
   /// ranks have other parts, all step together.
   double step(Context& ctx, double learning_rate, Communicator* ranks = nullptr);
 
+  /// The two halves of step(), for what is to be issued in between: the update, which waits for
+  /// nothing, and the norm, which waits for it. Every update must be finished.
+  void update(Context& ctx, double learning_rate, Communicator* ranks = nullptr);
+  double finish();
+
   std::int64_t steps() const { return steps_; }
   /// What the moments take.
   std::size_t bytes() const { return arena_.bytes(); }

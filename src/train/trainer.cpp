@@ -171,8 +171,9 @@ StepMetrics Trainer::step() {
   StepMetrics metrics;
   metrics.learning_rate = learning_rate_at(config_.train, state_.step, steps());
   metrics.loss = gradients(batch, loaded);
-  metrics.norm = optimizer_.step(ctx_, metrics.learning_rate, &ranks_);
+  optimizer_.update(ctx_, metrics.learning_rate, &ranks_);
   exchange_.share_weights(ctx_);
+  metrics.norm = optimizer_.finish();
   metrics.loss += read_loss();
   ranks_.sum({&metrics.loss, 1});
   const double seconds =

@@ -22,12 +22,11 @@ class DeviceModel {
   /// Calls change(parameter, values) with each parameter's values, and keeps what it makes of them.
   template <class Change>
   void change_parameters(const Change& change) {
-    for (const Parameter& parameter : gpt_.parameters()) {
-      std::vector<float> values = read(parameter.value);
-      change(parameter, values);
-      write(values, parameter.value);
+    for (std::size_t number = 0; number < parameters().size(); ++number) {
+      std::vector<float> values = read(parameters()[number].value);
+      change(parameters()[number], values);
+      gpt_.memory().set(number, values);
     }
-    gpt_.round_parameters();
   }
 
   double loss(const Batch& batch, Activations& a) { return gpt_.loss(ctx_, uploaded(batch), a); }
