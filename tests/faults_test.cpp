@@ -362,6 +362,56 @@ TEST_F(MpiFaults, ARankThatFailsSaysWhyBeforeOthersMissIt) {
   EXPECT_LT(why, output.find(rank_here(1) + " ended early")) << output;
 }
 
+/// A training by several ranks, long enough to be disturbed.
+class RanksTraining : public MpiFaults {
+ protected:
+  RanksTraining() { write_training_data(folder_ / "data"); }
+
+  std::string command(const std::string& name) const {
+    return " train --device cpu --threads 1 --exact-sums --resume auto --timeout 2 " +
+           small_training(folder_ / "data") +
+           " --train.micro_batch 2 --train.checkpoint_every 5 --out '" + (folder_ / name).string() +
+           "'";
+  }
+
+  /// Returns its ranks when the first checkpoint is there; fewer where they do not come.
+  std::map<int, pid_t> start_training(const std::string& name, int count) {
+    // Every rank leaves its number where wait_for_ranks looks. What OpenMPI keeps until the end is
+    // no leak of the program.
+    job_ = std::make_unique<Process>(
+        with(mpirun(),
+             {"-np", std::to_string(count), "sh", "-c",
+              "echo $$ > '" + folder_.path().string() + "/rank-'$OMPI_COMM_WORLD_RANK; " +
+                  "export ASAN_OPTIONS=detect_leaks=0; exec " CAROPE_PROGRAM + command(name)}),
+        folder_ / "output");
+    const std::map<int, pid_t> ranks = wait_for_ranks(folder_, count, *job_);
+    const auto end = Clock::now() + kStart;
+    while (list_checkpoints(folder_ / name).empty() && job_->runs() && Clock::now() < end) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    return ranks;
+  }
+
+  std::unique_ptr<Process> job_;
+};
+
+TEST_F(RanksTraining, SavesAndReturns130WhenInterruptedAndOneRankSaysSo) {
+  const std::map<int, pid_t> ranks = start_training("run", 2);
+  ASSERT_EQ(ranks.size(), 2U) << job_->output();
+  for (const auto& [rank, pid] : ranks) {
+    kill(pid, SIGTERM);
+  }
+  EXPECT_EQ(job_->wait_for(kTimeout + kSlack), 130);
+  const std::string output = job_->output();
+  const std::size_t said = output.find("stopping after this step");
+  EXPECT_NE(said, std::string::npos) << output;
+  EXPECT_EQ(output.find("stopping after this step", said + 1), std::string::npos) << output;
+  EXPECT_THAT(output, HasSubstr("interrupted; go on with: carope train --resume"));
+  const std::int64_t saved = checkpoint_state(find_checkpoint(folder_ / "run")).step;
+  EXPECT_THAT(output, HasSubstr(fmt::format("step {}/100 ", saved)));
+  EXPECT_THAT(output, Not(HasSubstr(fmt::format("step {}/100 ", saved + 1))));
+}
+
 /// A training that loses its second rank by a signal, and how many ranks go on with it.
 struct Loss {
   int signal;
@@ -377,17 +427,8 @@ struct Loss {
 
 void PrintTo(const Loss& loss, std::ostream* out) { *out << loss.name(); }
 
-class LostTraining : public MpiFaults, public testing::WithParamInterface<Loss> {
+class LostTraining : public RanksTraining, public testing::WithParamInterface<Loss> {
  protected:
-  LostTraining() { write_training_data(folder_ / "data"); }
-
-  std::string command(const std::string& name) const {
-    return " train --device cpu --threads 1 --exact-sums --resume auto --timeout 2 " +
-           small_training(folder_ / "data") +
-           " --train.micro_batch 2 --train.checkpoint_every 5 --out '" + (folder_ / name).string() +
-           "'";
-  }
-
   std::string end_of(const std::string& name) const {
     const std::filesystem::path checkpoint = find_checkpoint(folder_ / name);
     EXPECT_EQ(checkpoint.filename(), "step-00000100");
@@ -398,27 +439,16 @@ class LostTraining : public MpiFaults, public testing::WithParamInterface<Loss> 
 
 TEST_P(LostTraining, GoesOnFromItsLastCheckpointWithAnotherNumberOfRanks) {
   const Loss& loss = GetParam();
-  // Every rank leaves its number where wait_for_ranks looks.
-  Process job(
-      with(mpirun(), {"-np", std::to_string(loss.ranks), "sh", "-c",
-                      "echo $$ > '" + folder_.path().string() + "/rank-'$OMPI_COMM_WORLD_RANK; " +
-                          "exec " CAROPE_PROGRAM + command("lost")}),
-      folder_ / "output");
-  const std::map<int, pid_t> ranks = wait_for_ranks(folder_, loss.ranks, job);
-  ASSERT_EQ(static_cast<int>(ranks.size()), loss.ranks) << job.output();
-  const auto end = Clock::now() + kStart;
-  while (list_checkpoints(folder_ / "lost").empty() && job.runs() && Clock::now() < end) {
-    std::this_thread::sleep_for(milliseconds(1));
-  }
+  const std::map<int, pid_t> ranks = start_training("lost", loss.ranks);
+  ASSERT_EQ(static_cast<int>(ranks.size()), loss.ranks) << job_->output();
   kill(ranks.at(1), loss.signal);
-  const int status = job.wait_for(kTimeout + kSlack);
+  const int status = job_->wait_for(kTimeout + kSlack);
   EXPECT_NE(status, 0);
   EXPECT_NE(status, -2);
-  EXPECT_THAT(job.output(), HasSubstr(rank_here(1) + loss.said));
+  EXPECT_THAT(job_->output(), HasSubstr(rank_here(1) + loss.said));
   const std::int64_t saved = checkpoint_state(find_checkpoint(folder_ / "lost")).step;
   ASSERT_LT(saved, 100) << "it was not lost";
 
-  // What OpenMPI keeps until the end is no leak of the program.
   const Ended after =
       run(command("lost"),
           fmt::format("ASAN_OPTIONS=detect_leaks=0 " CAROPE_MPIRUN " -np {}", loss.ranks_after));
