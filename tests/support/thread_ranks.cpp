@@ -7,6 +7,8 @@
 #include <optional>
 #include <thread>
 
+#include "dist/check_tensors.h"
+
 namespace carope::test {
 namespace {
 
@@ -85,13 +87,11 @@ class ThreadRank : public Communicator {
     });
   }
   void reduce_scatter(Context& /*ctx*/, const Tensor& values, const Tensor& own) override {
-    check<ShapeError>(values.size() == own.size() * size(), "{} is not {} parts of {}",
-                      values.shape(), size(), own.shape());
+    check_parts(values, own, size());
     later([this, values, own] { add(values, own.size() * rank_, bytes_of(own)); });
   }
   void all_gather(Context& /*ctx*/, const Tensor& own, const Tensor& values) override {
-    check<ShapeError>(values.size() == own.size() * size(), "{} is not {} parts of {}",
-                      values.shape(), size(), own.shape());
+    check_parts(values, own, size());
     later([this, own, values] {
       meeting_.exchange(rank_, bytes_of(own), [&](const auto& all) {
         std::byte* to = bytes_of(values).data();
@@ -150,13 +150,13 @@ class ThreadRank : public Communicator {
   }
 
   void add(const Tensor& values, std::int64_t begin, std::span<std::byte> result) {
+    check_summable(values);
     meeting_.exchange(rank_, bytes_of(values), [&](const auto& all) {
       const auto first = static_cast<std::size_t>(begin);
       if (values.dtype() == DType::kF64) {
         add_up<double>(all, first,
                        {reinterpret_cast<double*>(result.data()), result.size() / sizeof(double)});
       } else {
-        check<ShapeError>(values.dtype() == DType::kF32, "only f32 and f64 can be summed");
         add_up<float>(all, first,
                       {reinterpret_cast<float*>(result.data()), result.size() / sizeof(float)});
       }
