@@ -29,13 +29,14 @@ if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
   echo "No GPU was found (nvidia-smi -L shows none): run this on a machine that has one." >&2
   exit 1
 fi
+programs=(core_test cuda_ops_test cuda_model_test cuda_token_pass_test cuda_training_test attention_through_test
+  golden_test train_test dist_test)
 if [ $# -eq 0 ]; then
   cmake --preset cuda
-  cmake --build --preset cuda --target carope_program core_test cuda_ops_test cuda_model_test cuda_token_pass_test \
-    attention_through_test golden_test dist_test
+  cmake --build --preset cuda --target carope_program "${programs[@]}"
 fi
 tests=$(realpath --relative-to=. "$build")/tests
-for program in core_test cuda_ops_test cuda_model_test cuda_token_pass_test attention_through_test golden_test dist_test; do
+for program in "${programs[@]}"; do
   if [ ! -x "$tests/$program" ]; then
     echo "$tests/$program is missing: build it, or give no build folder to have it built." >&2
     exit 1
@@ -149,8 +150,10 @@ if has tests; then
   check 900 4 "$tests/cuda_ops_test" --gtest_brief=1
   check 600 4 "$tests/cuda_model_test" --gtest_brief=1
   check 600 2 "$tests/cuda_token_pass_test" --gtest_brief=1
+  check 300 4 "$tests/cuda_training_test" --gtest_brief=1
   check 300 4 "$tests/attention_through_test" --gtest_brief=1
   check 300 1 "$tests/golden_test" --gtest_brief=1 '--gtest_filter=PyTorchOnCuda/*'
+  check 120 1 "$tests/train_test" --gtest_brief=1 '--gtest_filter=TrainingOnGpu.*'
   check 120 1 "$tests/dist_test" --gtest_brief=1 '--gtest_filter=OneGpu.*'
 fi
 
@@ -229,6 +232,8 @@ operations=${operations#:}
 through='*/ThroughOnGpu.*StepByStep/B3_T384_H1:*/ThroughOnGpu.GivesWhat*StepByStep/B12_T128_H12'
 through+=':*/ThroughOnGpu.Rotates*StepByStep/B23_T256_H12'
 token='*/CudaTokenPass.*/carope_H4_D32'
+whole_tiles='*/WholeTiles.L*/carope_B2_T512_H8'
+step='*/TrainingStep.GivesTheSameBitsAgain/carope_B4_T128_H4'
 models='*/CudaModel.L*/carope_documents_D*:*/CudaModel.L*/learnable_D*'
 
 if has memcheck; then
@@ -236,10 +241,12 @@ if has memcheck; then
   sanitize memcheck 120 2 attention_through_test "$through"
   sanitize memcheck 240 4 cuda_model_test "$models:*/CudaDecoding.PiecesEqual*/carope_embedding_D64_*"
   sanitize memcheck 240 1 cuda_token_pass_test "$token"
+  sanitize memcheck 240 2 cuda_training_test "$whole_tiles:$step"
 fi
 if has racecheck; then
   sanitize racecheck 420 4 cuda_ops_test "$operations"
   sanitize racecheck 240 2 attention_through_test "$through"
+  sanitize racecheck 240 1 cuda_training_test "$step"
 fi
 if has initcheck; then
   # The operations' tests fill all memory with NaN; what a model leaves unwritten shows in its own memory. In fp32

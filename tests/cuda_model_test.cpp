@@ -5,39 +5,11 @@
 #include <algorithm>
 
 #include "generate/generator.h"
-#include "support/compare.h"
-#include "support/cuda_contexts.h"
-#include "support/device_model.h"
-#include "support/model_cases.h"
-#include "support/tokens.h"
+#include "support/cuda_model.h"
 #include "train/optimizer.h"
 
 namespace carope::test {
 namespace {
-
-/// How far a model on a GPU may be from the CPU engine. Both round in fp32. In bf16 the bounds are
-/// two to three times what moving every weight of these models by one rounding moves: 7e-3 in a
-/// gradient, and up to 5e-2 in a gate's, where the phases' gradients cancel.
-struct ModelTolerance {
-  double logits;
-  double gradient;
-  double gate_gradient;
-  double loss;     // absolute
-  double trained;  // absolute, of the loss after some steps
-};
-
-ModelTolerance model_tolerance(DType compute) {
-  return compute == DType::kF32 ? ModelTolerance{.logits = 5e-6,
-                                                 .gradient = 1e-5,
-                                                 .gate_gradient = 1e-5,
-                                                 .loss = 5e-6,
-                                                 .trained = 1e-4}
-                                : ModelTolerance{.logits = 2e-2,
-                                                 .gradient = 2e-2,
-                                                 .gate_gradient = 1e-1,
-                                                 .loss = 2e-3,
-                                                 .trained = 2e-2};
-}
 
 constexpr std::int64_t kBatch = 2;
 constexpr std::int64_t kLength = 150;
@@ -57,14 +29,10 @@ void PrintTo(const Param& param, std::ostream* out) { *out << param.name(); }
 /// Heads of 64 channels, as kernels are made for, and of 12, as they are not.
 std::vector<Param> params() {
   std::vector<Param> params;
-  for (ModelCase c : model_cases()) {
-    c.options.erase("base");  // of the few pairs of the models it was chosen for
-    // A gate that differs much from token to token turns roundings into other phases.
-    const bool sensitive = c.name == "carope_no_bias";
+  for (const ModelCase& c : gpu_model_cases()) {
     for (const std::int64_t head_dim : {64, 12}) {
-      params.push_back({c, DType::kF32, head_dim});
-      if (!sensitive) {
-        params.push_back({c, DType::kBF16, head_dim});
+      for (const DType compute : compute_types(c)) {
+        params.push_back({c, compute, head_dim});
       }
     }
   }
@@ -91,32 +59,13 @@ class CudaModel : public testing::TestWithParam<Param> {
   }
 
   RandomBatch data(std::uint64_t seed = 1) const {
-    RandomBatch data(kBatch, kLength, config().vocabulary, seed);
-    if (GetParam().model.documents) {
-      data.pack({0, 64, 65, 130});
-    }
-    for (std::size_t n = 0; n < data.targets.size(); n += 7) {
-      data.targets[n] = -1;
-    }
-    return data;
+    return model_batch(GetParam().model, {.batch = kBatch, .length = kLength}, config().vocabulary,
+                       seed);
   }
 
-  DeviceModel on_cpu() const { return prepared(Context::cpu(), DType::kF32); }
-  DeviceModel on_cuda() const { return prepared(cuda_context(), GetParam().compute); }
-
-  /// A model with numbers that bf16 can hold, so that all models start from the same ones.
-  DeviceModel prepared(Context ctx, DType compute) const {
-    constexpr double kDeviation = 0.02;
-    DeviceModel model(config(), std::move(ctx), compute);
-    model.gpt().initialise(5);
-    model.change_parameters([&](const Parameter& parameter, std::vector<float>& values) {
-      const std::string& name = parameter.spec.name;
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        values[i] += static_cast<float>(kDeviation * 1.7 * uniform(name, i));
-        values[i] = to_float(to_bf16(values[i]));
-      }
-    });
-    return model;
+  DeviceModel on_cpu() const { return perturbed_model(config(), Context::cpu(), DType::kF32); }
+  DeviceModel on_cuda() const {
+    return perturbed_model(config(), cuda_context(), GetParam().compute);
   }
 
   const ModelTolerance tolerance_ = model_tolerance(GetParam().compute);
@@ -136,46 +85,15 @@ TEST_P(CudaModel, LossAndGradientsMatchTheCpu) {
               tolerance_.loss);
   EXPECT_NEAR(cuda.loss_and_gradients(batch.view(), cuda_memory),
               cpu.loss_and_gradients(batch.view(), cpu_memory), tolerance_.loss);
-  double largest = 0.0;
-  for (std::size_t i = 0; i < cpu.parameters().size(); ++i) {
-    const Parameter& expected = cpu.parameters()[i];
-    const Parameter& found = cuda.parameters()[i];
-    ASSERT_EQ(static_cast<bool>(found.gradient), expected.spec.trainable) << expected.spec.name;
-    if (!found.gradient) {
-      continue;
-    }
-    const bool gate = expected.spec.name.find(".position.") != std::string::npos;
-    const double error =
-        relative_error<float, float>(read(found.gradient), read(expected.gradient));
-    EXPECT_LE(error, gate ? tolerance_.gate_gradient : tolerance_.gradient) << expected.spec.name;
-    largest = std::max(largest, error);
-  }
-  RecordProperty("largest_error", fmt::format("{:.1e}", largest));
+  RecordProperty("largest_error",
+                 fmt::format("{:.1e}", expect_same_gradients(cuda, cpu, tolerance_)));
 }
 
-/// Tools that watch memory do not see all that the libraries' products write. So this fills it with
-/// NaN, or with other numbers: nothing may depend on it.
 TEST_P(CudaModel, ReadsOnlyWhatItHasWritten) {
   RandomBatch batch = data();
   DeviceModel model = on_cuda();
   Activations memory = plan(model, Purpose::kTraining);
-  const auto results_over = [&](unsigned char filling) {
-    const std::vector<unsigned char> bytes(memory.bytes(), filling);
-    copy_from_host(memory.embedding.raw(), bytes.data(), bytes.size(), model.ctx().device());
-    std::vector<std::vector<float>> results{
-        {static_cast<float>(model.loss_and_gradients(batch.view(), memory))}};
-    for (const Parameter& parameter : model.parameters()) {
-      if (parameter.gradient) {
-        results.push_back(read(parameter.gradient));
-      }
-    }
-    return results;
-  };
-  const auto expected = results_over(0);
-  const auto found = results_over(0xff);
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_TRUE(same_bits(found[i], expected[i])) << "result " << i;
-  }
+  expect_no_use_of_what_was_there(model, batch, memory);
 }
 
 TEST_P(CudaModel, LogitsMatchTheCpu) {

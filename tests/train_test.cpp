@@ -13,7 +13,9 @@
 
 #include "core/file.h"
 #include "core/random.h"
+#include "model/gpt.h"
 #include "support/child.h"
+#include "support/cuda_contexts.h"
 #include "support/folder.h"
 #include "support/program.h"
 #include "support/training.h"
@@ -216,6 +218,80 @@ TEST_F(Training, RefusesWhatItCannotDo) {
               AllOf(HasSubstr("t_train_000001.bin"), HasSubstr("vocabulary")));
   EXPECT_THAT(run(arguments("b", "--train.step 5")).output, HasSubstr("train.step = 5"));
   EXPECT_THAT(run(arguments("b", "stray")).output, HasSubstr("'stray' is not an option"));
+}
+
+class TrainingOnGpu : public Training {
+ protected:
+  void SetUp() override {
+    if (!has_gpu()) {
+      GTEST_SKIP() << "no GPU is present";
+    }
+  }
+
+  /// What the run's newest checkpoint keeps, but for the time it took.
+  std::vector<std::string> kept(const std::string& run) const {
+    const fs::path checkpoint = find_checkpoint(folder_ / run);
+    return {checkpoint.filename().string(), read_file(checkpoint / "model.safetensors"),
+            read_file(checkpoint / "optimizer.safetensors")};
+  }
+};
+
+TEST_F(TrainingOnGpu, GoesOnBitForBitAfterItWasStopped) {
+  constexpr std::int64_t kStopAfter = 20;  // of 40 steps
+  // Whole tiles, as the paper's models have them, and two micro-batches a step.
+  const std::string settings =
+      "--device cuda --deterministic --model.heads 4 --model.width 256 --model.length 128 "
+      "--model.vocabulary 1088 --train.micro_batch 2 --train.batch_tokens 512 "
+      "--train.tokens 20480 --train.learning_rate 1e-3 --train.checkpoint_every 8 ";
+  const Ended whole = run(arguments("whole", settings));
+  ASSERT_EQ(whole.status, 0) << whole.output;
+  for (const auto& [name, signal] : {std::pair{"interrupted", SIGINT}, {"killed", SIGKILL}}) {
+    const pid_t child = start(arguments(name, settings));
+    int status = 0;
+    while (lines_of(name) < kStopAfter) {
+      ASSERT_EQ(waitpid(child, &status, WNOHANG), 0) << name << ": ended before it was stopped";
+    }
+    kill(child, signal);
+    status = wait_for(child);
+    ASSERT_TRUE(signal == SIGINT ? WIFEXITED(status) && WEXITSTATUS(status) == 130
+                                 : WIFSIGNALED(status))
+        << name << ": " << status;
+    const Ended resumed = run(arguments(name, settings + "--resume"));
+    ASSERT_EQ(resumed.status, 0) << name << ": " << resumed.output;
+    EXPECT_EQ(metrics(name), metrics("whole")) << name;
+    EXPECT_TRUE(kept(name) == kept("whole")) << name;
+  }
+}
+
+TEST_F(TrainingOnGpu, SaysWhatWouldFit) {
+  // Of a model with many layers recomputing takes two thirds of the memory.
+  const GptConfig model{.layers = 12, .heads = 1, .width = 64, .vocabulary = 64, .length = 128};
+  constexpr std::int64_t kRows = 64;
+  const Gpt gpt(model, {DeviceKind::kCuda, 0}, DType::kBF16);
+  const auto bytes = [&](Purpose purpose) {
+    return static_cast<double>(gpt.plan(kRows, model.length, purpose).bytes());
+  };
+  ASSERT_LT(bytes(Purpose::kRecomputing), 0.75 * bytes(Purpose::kTraining));
+  const auto memory = static_cast<double>(cuda::devices().front().memory_bytes);
+  const auto rows = static_cast<std::int64_t>(1.2 * memory / bytes(Purpose::kTraining)) * kRows;
+  const auto refused = [&](std::int64_t micro_batch) {
+    return run(arguments(
+        "a", fmt::format("--device cuda --model.layers {} --model.heads {} --model.width {} "
+                         "--model.vocabulary {} --model.length {} --train.micro_batch {} "
+                         "--train.batch_tokens {}",
+                         model.layers, model.heads, model.width, model.vocabulary, model.length,
+                         micro_batch, micro_batch * model.length)));
+  };
+  const Ended large = refused(rows);
+  EXPECT_EQ(large.status, 1);
+  EXPECT_THAT(
+      large.output,
+      AllOf(HasSubstr(fmt::format("train.micro_batch = {} rows of 128 tokens do not fit", rows)),
+            HasSubstr(". --recompute would fit")));
+  const Ended huge = refused(8 * rows);
+  EXPECT_EQ(huge.status, 1);
+  EXPECT_THAT(huge.output,
+              HasSubstr(fmt::format(". --train.micro_batch {} --recompute would fit", rows)));
 }
 
 }  // namespace

@@ -48,6 +48,30 @@ inline Tolerance unrounded_tolerance() {
   return {.forward = 2e-5, .gradient = 2e-5, .loss = 2e-5, .trained = 3e-4};
 }
 
+/// How far a model on a GPU may be from the CPU engine. Both round in fp32. In bf16 the bounds are
+/// two to three times what moving every weight of these models by one rounding moves: 7e-3 in a
+/// gradient, and up to 5e-2 in a gate's, where the phases' gradients cancel.
+struct ModelTolerance {
+  double logits;
+  double gradient;
+  double gate_gradient;
+  double loss;     // absolute
+  double trained;  // absolute, of the loss after some steps
+};
+
+inline ModelTolerance model_tolerance(DType compute) {
+  return compute == DType::kF32 ? ModelTolerance{.logits = 5e-6,
+                                                 .gradient = 1e-5,
+                                                 .gate_gradient = 1e-5,
+                                                 .loss = 5e-6,
+                                                 .trained = 1e-4}
+                                : ModelTolerance{.logits = 2e-2,
+                                                 .gradient = 2e-2,
+                                                 .gate_gradient = 1e-1,
+                                                 .loss = 2e-3,
+                                                 .trained = 2e-2};
+}
+
 inline std::span<const float> values_of(const Tensor& tensor) {
   return {tensor.f32(), static_cast<std::size_t>(tensor.size())};
 }
