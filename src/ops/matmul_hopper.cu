@@ -71,12 +71,13 @@ __global__ void __launch_bounds__(kHopper ? kThreads : kWarp, 1)
 struct Factors {
   const Tensor& left;
   const Tensor& right;
-  const Tensor& pre;
+  const Tensor& pre;  // or empty, of powers
   const Tensor& result;
   const Tensor& bias;  // or empty
 };
 
-/// Whether this kernel can make the product.
+/// Whether this kernel can make the product. The columns of powers need not fill their last tile.
+template <Pass kPass>
 bool is_served(const Factors& f) {
   for (const Tensor* tensor : {&f.left, &f.right, &f.pre, &f.result, &f.bias}) {
     if (*tensor && (tensor->dtype() != DType::kBF16 || !aligned16(tensor->raw()))) {
@@ -84,8 +85,9 @@ bool is_served(const Factors& f) {
     }
   }
   constexpr std::int64_t kMost = 1 << 26;
+  constexpr int kWhole = kPass == Pass::kPowers ? kPieceCols : kCols;
   return f.left.rows() > 0 && f.left.rows() % (kRows * kBlocks) == 0 &&
-         f.result.cols() % kCols == 0 && f.left.cols() % kDepth == 0 &&
+         f.result.cols() % kWhole == 0 && f.left.cols() % kDepth == 0 &&
          f.left.cols() >= kPieces * kDepth && f.left.rows() < kMost && f.result.cols() < kMost;
 }
 
@@ -130,12 +132,17 @@ struct Room {
   int clusters = 0;
 };
 
-/// Makes the product, and sums of the result's columns unless `sums` is empty. Returns false if it
-/// cannot.
+template <Pass kPass>
+void launch(Context& ctx, int clusters, const Product& product) {
+  CUDA_CHECK(cudaLaunchKernelEx(Launch(ctx, clusters).config(), multiply<kPass>, product));
+}
+
+/// Makes a product with a GELU, and sums of the result's columns unless `sums` is empty. Returns
+/// false if it cannot.
 template <Pass kPass>
 bool run(Context& ctx, const Factors& f, const Tensor& sums, Write write) {
   int clusters = ctx.state<Room<kPass>>().clusters;
-  if (clusters == 0 || !is_served(f)) {
+  if (clusters == 0 || !is_served<kPass>(f)) {
     return false;
   }
   const auto rows = static_cast<int>(f.left.rows());
@@ -156,13 +163,15 @@ bool run(Context& ctx, const Factors& f, const Tensor& sums, Write write) {
       .pre = data_of<bf16>(f.pre),
       .result = data_of<bf16>(f.result),
       .bias = f.bias ? data_of<bf16>(f.bias) : nullptr,
+      .shifts = nullptr,
       .shares = sums ? shares.f32() : nullptr,
+      .rows = rows,
       .width = width,
       .steps = static_cast<int>(f.left.cols() / kDepth),
       .columns = columns,
       .tiles = tiles,
       .period = turns * columns / clusters};
-  CUDA_CHECK(cudaLaunchKernelEx(Launch(ctx, clusters).config(), multiply<kPass>, product));
+  launch<kPass>(ctx, clusters, product);
   if (sums) {
     add_shares(ctx, shares, std::array{sums}, write);
   }
@@ -180,6 +189,38 @@ bool hopper_linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, con
 bool hopper_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
                           const Tensor& dpre, const Tensor& dbias, Write write) {
   return matmul::run<matmul::Pass::kBackward>(ctx, {dy, weight, pre, dpre, {}}, dbias, write);
+}
+
+static_assert(kColumnsOfShare == matmul::kCols);
+
+bool hopper_makes_powers(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& y) {
+  using matmul::Pass;
+  return ctx.state<matmul::Room<Pass::kPowers>>().clusters > 0 &&
+         matmul::is_served<Pass::kPowers>({x, weight, {}, y, {}});
+}
+
+void hopper_powers(Context& ctx, const Powers& args) {
+  using matmul::Pass;
+  const auto rows = static_cast<int>(args.x.rows());
+  const auto width = static_cast<int>(args.y.cols());
+  const int columns = ceil_div(width, matmul::kCols);
+  const int tiles = rows / (matmul::kRows * matmul::kBlocks) * columns;
+  const matmul::Product product{.left = tiles_of(args.x, matmul::kRows),
+                                .right = tiles_of(args.weight, matmul::kCols / matmul::kBlocks),
+                                .input = {},
+                                .pre = nullptr,
+                                .result = data_of<bf16>(args.y),
+                                .bias = nullptr,
+                                .shifts = args.shifts.f32(),
+                                .shares = args.shares.f32(),
+                                .rows = rows,
+                                .width = width,
+                                .steps = static_cast<int>(args.x.cols() / matmul::kDepth),
+                                .columns = columns,
+                                .tiles = tiles,
+                                .period = 1};
+  const int room = ctx.state<matmul::Room<Pass::kPowers>>().clusters;
+  matmul::launch<Pass::kPowers>(ctx, std::min(room, tiles), product);
 }
 
 }  // namespace carope::cuda
