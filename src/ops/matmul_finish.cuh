@@ -26,7 +26,8 @@ __device__ inline float2 spread_sums(float (&values)[8]) {
 }
 
 /// Finishes what every kFinishers-th warp hands over: always the same ones, because a barrier tells
-/// one use of a slot only from the one before. A lane has 16 bytes of every fourth row.
+/// one use of a slot only from the one before. Some may have a giver less than others. A lane has
+/// 16 bytes of every fourth row.
 template <Pass kPass>
 class Finish {
  public:
@@ -71,10 +72,16 @@ class Finish {
   }
 
  private:
-  static constexpr int kGivers = kConsumerWarps / kFinishers;
+  static constexpr int kFinishers = Team<kPass>::kFinishers;
+  static constexpr int kGivers = (kConsumerWarps + kFinishers - 1) / kFinishers;  // at most
   static constexpr int kTurns = kPieceRows / 4;
   /// The sums of powers that each giver has must stay in registers.
   static constexpr int kGiversAtOnce = kPass == Pass::kPowers ? kGivers : 1;
+
+  __device__ int givers() const {
+    return kConsumerWarps % kFinishers == 0 ? kGivers
+                                            : (kConsumerWarps - 1 - warp_) / kFinishers + 1;
+  }
 
   /// Index of this lane's first element of a tile.
   __device__ std::int64_t start(const Place& at) const {
@@ -103,6 +110,9 @@ class Finish {
       const std::int64_t after = piece + 1 == kPieces ? next : first + kPieceCols;
 #pragma unroll kGiversAtOnce
       for (int giver = 0; giver < kGivers; ++giver) {
+        if (giver == givers()) {
+          break;
+        }
         const std::int64_t to = first + giver * to_next_giver_;
         uint4 values[kTurns];
         take_piece(piece, giver, values);
@@ -111,7 +121,7 @@ class Finish {
             finish_powers(values, to, row_sums_[giver]);
           }
         } else {
-          finish_piece(values, to, giver + 1 == kGivers ? after : to + to_next_giver_, sums);
+          finish_piece(values, to, giver + 1 == givers() ? after : to + to_next_giver_, sums);
         }
       }
       if constexpr (kPass == Pass::kBackward) {
@@ -234,7 +244,7 @@ class Finish {
         for (int step = 1; step < 8; step *= 2) {
           sum += __shfl_xor_sync(kAllLanes, sum, step);
         }
-        if (lane_ % 8 == 0) {
+        if (lane_ % 8 == 0 && giver < givers()) {
           to[giver * kFinishers * kPieceRows + 4 * i] = sum;
         }
         row_sums_[giver][i] = 0.0F;

@@ -13,15 +13,6 @@ namespace carope::cuda {
 namespace matmul {
 namespace {
 
-constexpr int kProducer = kConsumers + kFinishers * kWarp;  // thread
-constexpr int kThreads = kProducer + kGroupThreads;
-// After the parts have shared registers out; together as many as a block of this size starts with.
-constexpr int kConsumerRegisters = 184;
-constexpr int kFinisherRegisters = 120;
-constexpr int kProducerRegisters = 24;
-static_assert(kConsumers * kConsumerRegisters + kFinishers * kWarp * kFinisherRegisters +
-                  kGroupThreads * kProducerRegisters <=
-              kThreads * (65536 / kThreads / 8 * 8));
 static_assert(sizeof(SharedMemory) <= 227 * 1024);
 
 __device__ void prepare(SharedMemory& shared) {
@@ -42,27 +33,38 @@ __device__ void prepare(SharedMemory& shared) {
 
 /// Elsewhere than on Hopper an empty kernel, which does not take blocks of this size.
 template <Pass kPass>
-__global__ void __launch_bounds__(kHopper ? kThreads : kWarp, 1)
+__global__ void __launch_bounds__(kHopper ? Team<kPass>::kThreads : kWarp, 1)
     multiply(const __grid_constant__ Product p) {
   if constexpr (kHopper) {
+    using Team = Team<kPass>;
     extern __shared__ __align__(1024) std::byte memory[];
     SharedMemory& shared = *reinterpret_cast<SharedMemory*>(memory);
     prepare(shared);
     sync_cluster();
     // The same in all lanes, which the compiler must know.
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / kWarp, 0);
-    if (warp < kConsumerWarps) {
-      take_registers<kConsumerRegisters>();
-      consume<kPass>(p, shared, warp / 4);
-    } else if (warp < kConsumerWarps + kFinishers) {
-      leave_registers<kFinisherRegisters>();
-      Finish<kPass>(p, shared).tiles();
-    } else {
-      leave_registers<kProducerRegisters>();
-      if (threadIdx.x == kProducer) {
+    const auto bring = [&] {
+      if (threadIdx.x == Team::kProducer) {
         produce<kPass>(p, shared);
       }
       __syncwarp();
+    };
+    if (warp < kConsumerWarps) {
+      take_registers<Team::kConsumerRegisters>();
+      consume<kPass>(p, shared, warp / 4);
+    } else if constexpr (kWide<kPass>) {
+      leave_registers<Team::kFinisherRegisters>();  // a warpgroup together
+      if (warp < kConsumerWarps + Team::kFinishers) {
+        Finish<kPass>(p, shared).tiles();
+      } else {
+        bring();
+      }
+    } else if (warp < kConsumerWarps + Team::kFinishers) {
+      leave_registers<Team::kFinisherRegisters>();
+      Finish<kPass>(p, shared).tiles();
+    } else {
+      leave_registers<Team::kProducerRegisters>();
+      bring();
     }
     sync_cluster();  // until then the other blocks may write to this one's shared memory
   }
@@ -92,13 +94,14 @@ bool is_served(const Factors& f) {
 }
 
 /// How the kernel is launched with so many clusters.
+template <Pass kPass>
 class Launch {
  public:
   Launch(const Context& ctx, int clusters) {
     cluster_.id = cudaLaunchAttributeClusterDimension;
     cluster_.val.clusterDim = {kBlocks, 1, 1};
     config_.gridDim = dim3(clusters * kBlocks);
-    config_.blockDim = dim3(kThreads);
+    config_.blockDim = dim3(Team<kPass>::kThreads);
     config_.dynamicSmemBytes = sizeof(SharedMemory);
     config_.stream = stream_of(ctx);
     config_.attrs = &cluster_;
@@ -122,10 +125,10 @@ struct Room {
     constexpr auto kernel = multiply<kPass>;
     cudaFuncAttributes compiled{};
     CUDA_CHECK(cudaFuncGetAttributes(&compiled, kernel));
-    if (compiled.maxThreadsPerBlock >= kThreads) {
+    if (compiled.maxThreadsPerBlock >= Team<kPass>::kThreads) {
       CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(sizeof(SharedMemory))));
-      CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, Launch(ctx, 1).config()));
+      CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, Launch<kPass>(ctx, 1).config()));
     }
   }
 
@@ -134,7 +137,7 @@ struct Room {
 
 template <Pass kPass>
 void launch(Context& ctx, int clusters, const Product& product) {
-  CUDA_CHECK(cudaLaunchKernelEx(Launch(ctx, clusters).config(), multiply<kPass>, product));
+  CUDA_CHECK(cudaLaunchKernelEx(Launch<kPass>(ctx, clusters).config(), multiply<kPass>, product));
 }
 
 /// Makes a product with a GELU, and sums of the result's columns unless `sums` is empty. Returns
@@ -152,7 +155,8 @@ bool run(Context& ctx, const Factors& f, const Tensor& sums, Write write) {
   clusters = std::min(clusters, tiles);
   const int turns = clusters / std::gcd(clusters, columns);  // of clusters in a column
   const Tensor shares =
-      sums ? ctx.scratch({{std::int64_t{turns} * kBlocks * kFinishers, width}}) : Tensor{};
+      sums ? ctx.scratch({{std::int64_t{turns} * kBlocks * Team<kPass>::kFinishers, width}})
+           : Tensor{};
   if (sums && turns * columns > tiles) {
     clear(ctx, shares);  // some have no tile
   }

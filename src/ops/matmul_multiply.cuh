@@ -147,8 +147,7 @@ class HandOver {
 /// A warpgroup's part: half of the rows of each tile.
 template <Pass kPass>
 __device__ void consume(const Product& p, SharedMemory& shared, int group) {
-  // The registers that a block of so many threads starts with do not hold a result of 256 columns.
-  constexpr int kParts = 2;
+  constexpr int kParts = kWide<kPass> ? 1 : 2;
   float sums[kParts][kCols / kParts / 2];
   int n = 0;  // steps so far
   const auto start_step = [&](bool add) {

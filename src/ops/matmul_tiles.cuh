@@ -13,7 +13,8 @@
 //   so that the tensor cores have work queued all the time. When a tile's sums are complete, their
 //   warps round them and hand them over, a piece of 16 x 64 at a time: half of a tile at once, the
 //   rest, kept in few registers, while the next tile is computed;
-// - for each two of their warps another one finishes what they hand over (matmul_finish.cuh).
+// - for each two or three of their warps another one finishes what they hand over
+//   (matmul_finish.cuh).
 namespace carope::cuda::matmul {
 
 constexpr int kRows = 128;
@@ -24,7 +25,6 @@ constexpr int kBlocks = 2;  // of a cluster
 constexpr int kGroups = 2;
 constexpr int kConsumers = kGroups * kGroupThreads;
 constexpr int kConsumerWarps = kConsumers / kWarp;
-constexpr int kFinishers = 4;  // warps
 
 using Rows64 = SharedRows<64>;
 constexpr int kPieceRows = 16;  // of a warp
@@ -47,6 +47,27 @@ enum class Pass : std::uint8_t {
   kForward,   // of a GELU
   kBackward,  // of a GELU
   kPowers,    // of a softmax
+};
+
+/// Whether a warpgroup's products have all 256 columns of a tile, and so read the left factor from
+/// shared memory half as often. Only blocks with fewer warps start with the registers for that.
+template <Pass kPass>
+constexpr bool kWide = kPass == Pass::kPowers;
+
+/// The warps of a block besides those that multiply, and the registers of each thread once they
+/// have shared them out: together as many as the block starts with.
+template <Pass kPass>
+struct Team {
+  static constexpr int kFinishers = kWide<kPass> ? 3 : 4;            // warps
+  static constexpr int kProducer = kConsumers + kFinishers * kWarp;  // thread
+  static constexpr int kThreads = kConsumers + (kWide<kPass> ? 1 : 2) * kGroupThreads;
+
+  static constexpr int kConsumerRegisters = kWide<kPass> ? 200 : 184;
+  static constexpr int kFinisherRegisters = kWide<kPass> ? 104 : 120;
+  static constexpr int kProducerRegisters = 24;  // where its warpgroup is not the finishers'
+  static_assert(kConsumers * kConsumerRegisters + kGroupThreads * kFinisherRegisters +
+                    (kWide<kPass> ? 0 : kGroupThreads * kProducerRegisters) <=
+                kThreads * (65536 / kThreads / 8 * 8));
 };
 
 struct Product {
