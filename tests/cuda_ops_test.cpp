@@ -314,6 +314,86 @@ TEST(Cuda, AGateBehindANormRoundsNothingButItsResult) {
   }
 }
 
+bool has_hopper() { return has_gpu() && cuda::devices().front().compute_major == 9; }
+
+/// A run of a classifier in bf16, forward and backward, and what it was given.
+struct ClassifierRun {
+  ClassifierRun(Context& ctx, const ClassifierCase& c)
+      : op(classifier_case(c)), run(op, ctx, DType::kBF16) {
+    run.backward();
+    const OpTensors& t = run.tensors();
+    hidden = read(t.in[0]);
+    weight = read(t.in[1]);
+    targets.resize(static_cast<std::size_t>(c.rows));
+    copy_to_host(targets.data(), t.constants[0].raw(), t.constants[0].bytes(), ctx.device());
+  }
+
+  double logit(std::int64_t row, std::int64_t column) const {
+    const std::int64_t width = op.inputs[0].shape[1];
+    return std::inner_product(hidden.begin() + row * width, hidden.begin() + (row + 1) * width,
+                              weight.begin() + column * width, 0.0, std::plus<double>{},
+                              std::multiplies<double>{});
+  }
+
+  OpCase op;
+  OpRun run;
+  std::vector<float> hidden, weight;
+  std::vector<std::int32_t> targets;
+};
+
+/// It fails where another way was taken: that would store the gradients of the logits.
+TEST(Cuda, AClassifierOnHopperStoresPowersOfItsLogits) {
+  if (!has_hopper()) {
+    GTEST_SKIP() << "no Hopper GPU is present";
+  }
+  Context ctx = cuda_context();
+  const ClassifierCase c{
+      .rows = 256, .width = 256, .classes = 320, .ignore_every = 5, .scale = 0.3};
+  const ClassifierRun done(ctx, c);
+  std::vector<double> expected;
+  for (std::int64_t row = 0; row < c.rows; ++row) {
+    const std::int32_t target = done.targets[static_cast<std::size_t>(row)];
+    const auto first = static_cast<std::ptrdiff_t>(expected.size());
+    for (std::int64_t column = 0; column < c.classes; ++column) {
+      expected.push_back(target < 0 ? 0.0
+                                    : std::exp(done.logit(row, column) - done.logit(row, target)));
+    }
+    if (target >= 0) {
+      expected[static_cast<std::size_t>(first + target)] =
+          1.0 - std::accumulate(expected.begin() + first, expected.end(), 0.0);
+    }
+  }
+  const auto stored = read(done.run.tensors().saved[0]);
+  EXPECT_LT(relative_error(std::span<const float>(stored), std::span<const double>(expected)),
+            tolerance(DType::kBF16).forward);
+}
+
+TEST(Cuda, AClassifierOnHopperStaysFiniteWhereLossesAreHuge) {
+  if (!has_hopper()) {
+    GTEST_SKIP() << "no Hopper GPU is present";
+  }
+  Context ctx = cuda_context();
+  const ClassifierCase c{.rows = 256, .width = 256, .classes = 320, .scale = 1e4};
+  const ClassifierRun done(ctx, c);
+  constexpr float kHighestThatIsRight = 69.0F;
+  const auto losses = done.run.outputs()[0];
+  for (std::int64_t row = 0; row < c.rows; ++row) {
+    const float loss = losses[static_cast<std::size_t>(row)];
+    double largest = -INFINITY;
+    for (std::int64_t column = 0; column < c.classes; ++column) {
+      largest = std::max(largest, done.logit(row, column));
+    }
+    const double least = largest - done.logit(row, done.targets[static_cast<std::size_t>(row)]);
+    EXPECT_TRUE(std::isfinite(loss)) << row;
+    EXPECT_EQ(least > kHighestThatIsRight, loss > kHighestThatIsRight) << row << ": " << least;
+  }
+  for (const auto& gradient : done.run.gradients()) {
+    EXPECT_TRUE(
+        std::all_of(gradient.begin(), gradient.end(), [](float x) { return std::isfinite(x); }));
+    EXPECT_TRUE(std::any_of(gradient.begin(), gradient.end(), [](float x) { return x != 0.0F; }));
+  }
+}
+
 /// What storing activations in bf16 costs by itself: the CPU computes in fp32, and its results are
 /// rounded as a GPU would store them. The tolerances of bf16 are set by this.
 class RoundedOnCpu : public testing::TestWithParam<Param> {};

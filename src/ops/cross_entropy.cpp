@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/classifier_cuda.h"
 #include "ops/dispatch.h"
 #include "ops/linear.h"
 
@@ -35,23 +36,42 @@ void check_losses(const Tensor& logits, const Tensor& targets, const Tensor& los
   }
 }
 
-/// Calls visit(begin, end, logits) for each chunk of rows [begin, end), with the logits computed.
+Tensor slice(const Tensor& vector, std::int64_t begin, std::int64_t end) {
+  return vector.reshape({vector.size(), 1}).slice_rows(begin, end);
+}
+
+/// Calls visit(chunk, begin) for each chunk of rows, the first of which is `begin`.
 template <class Visit>
-void for_each_chunk(Context& ctx, const Classifier& args, const Visit& visit) {
+void for_each_chunk(const Classifier& args, const Visit& visit) {
   check<ShapeError>(args.hidden && args.weight && args.targets && args.losses && args.logits,
                     "a tensor of the classifier is missing");
   const std::int64_t rows = args.hidden.rows();
-  const std::int64_t chunk = args.logits.rows();
-  for (std::int64_t begin = 0; begin < rows; begin += chunk) {
-    const std::int64_t end = std::min(rows, begin + chunk);
-    const Tensor logits = args.logits.slice_rows(0, end - begin);
-    linear(ctx, args.hidden.slice_rows(begin, end), args.weight, {}, logits, args.rounding);
-    visit(begin, end, logits);
+  const std::int64_t most = args.logits.rows();
+  for (std::int64_t begin = 0; begin < rows; begin += most) {
+    const std::int64_t end = std::min(rows, begin + most);
+    Classifier chunk = args;
+    chunk.hidden = args.hidden.slice_rows(begin, end);
+    chunk.targets = slice(args.targets, begin, end);
+    chunk.losses = slice(args.losses, begin, end);
+    chunk.logits = args.logits.slice_rows(0, end - begin);
+    visit(chunk, begin);
   }
 }
 
-Tensor slice(const Tensor& vector, std::int64_t begin, std::int64_t end) {
-  return vector.reshape({vector.size(), 1}).slice_rows(begin, end);
+void compute_logits(Context& ctx, const Classifier& chunk) {
+  linear(ctx, chunk.hidden, chunk.weight, {}, chunk.logits, chunk.rounding);
+}
+
+/// On a GPU, if it has a way without logits.
+bool goes_without_logits(Context& ctx, const Classifier& chunk,
+                         const ClassifierGradient& gradient) {
+  if (ctx.device().kind != DeviceKind::kCuda) {
+    return false;
+  }
+  check_losses(chunk.logits, chunk.targets, chunk.losses);
+  check_shape(chunk.weight, {chunk.logits.cols(), chunk.hidden.cols()}, "the classifier's weight");
+  check_shape(gradient.dhidden, chunk.hidden.shape(), "the gradient of the classifier's input");
+  return cuda::hopper_classifier(ctx, chunk, gradient);
 }
 
 }  // namespace
@@ -70,20 +90,26 @@ void cross_entropy_in_place(Context& ctx, const Tensor& logits, const Tensor& ta
 }
 
 void classifier_loss(Context& ctx, const Classifier& args) {
-  for_each_chunk(ctx, args, [&](std::int64_t begin, std::int64_t end, const Tensor& logits) {
-    cross_entropy(ctx, logits, slice(args.targets, begin, end), slice(args.losses, begin, end));
+  for_each_chunk(args, [&](const Classifier& chunk, std::int64_t /*begin*/) {
+    compute_logits(ctx, chunk);
+    cross_entropy(ctx, chunk.logits, chunk.targets, chunk.losses);
   });
 }
 
 void classifier_loss_backward(Context& ctx, const Classifier& args,
                               const ClassifierGradient& gradient) {
-  for_each_chunk(ctx, args, [&](std::int64_t begin, std::int64_t end, const Tensor& logits) {
-    cross_entropy_in_place(ctx, logits, slice(args.targets, begin, end),
-                           slice(args.losses, begin, end), gradient.scale);
-    linear_backward_input(ctx, logits, args.weight, gradient.dhidden.slice_rows(begin, end),
-                          Write::kOverwrite);
-    linear_backward_weight(ctx, args.hidden.slice_rows(begin, end), logits, gradient.dweight, {},
-                           begin == 0 ? gradient.write : Write::kAccumulate);
+  for_each_chunk(args, [&](const Classifier& chunk, std::int64_t begin) {
+    const Tensor& logits = chunk.logits;
+    ClassifierGradient part = gradient;
+    part.dhidden = gradient.dhidden.slice_rows(begin, begin + logits.rows());
+    part.write = begin == 0 ? gradient.write : Write::kAccumulate;
+    if (goes_without_logits(ctx, chunk, part)) {
+      return;
+    }
+    compute_logits(ctx, chunk);
+    cross_entropy_in_place(ctx, logits, chunk.targets, chunk.losses, part.scale);
+    linear_backward_input(ctx, logits, chunk.weight, part.dhidden, Write::kOverwrite);
+    linear_backward_weight(ctx, chunk.hidden, logits, part.dweight, {}, part.write);
   });
 }
 

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include "ops/gelu.cuh"
 #include "ops/matmul_tiles.cuh"
 
-// The last part of a product with a GELU: what is done with its sums.
+// The last part of a product: what is done with its sums.
 namespace carope::cuda::matmul {
 
 /// Sums over the four lanes that have the same lane % 8. Lane l gets the sums of
@@ -24,7 +26,8 @@ __device__ inline float2 spread_sums(float (&values)[8]) {
 }
 
 /// Finishes what every kFinishers-th warp hands over: always the same ones, because a barrier tells
-/// one use of a slot only from the one before. A lane has 16 bytes of every fourth row.
+/// one use of a slot only from the one before. Some may have a giver less than others. A lane has
+/// 16 bytes of every fourth row.
 template <Pass kPass>
 class Finish {
  public:
@@ -38,7 +41,7 @@ class Finish {
         to_next_giver_(std::int64_t{kFinishers * kPieceRows} * p.width) {}
 
   __device__ void tiles() {
-    Walk walk(p_);
+    Walk<kPass> walk(p_);
     if (!walk.more()) {
       return;
     }
@@ -51,20 +54,34 @@ class Finish {
       }
     }
     while (walk.more()) {
-      const Walk here = walk;
+      const Walk<kPass> here = walk;
       walk.advance();
       const std::int64_t next = walk.more() ? start(walk.place()) : at;
-      tile(at, next);
-      if (kPass == Pass::kBackward && here.ends_column()) {
-        store_shares(here.place());
+      if constexpr (kPass == Pass::kPowers) {
+        const Place place = here.place();
+        tile(at, next, (p_.width - place.column) / kPieceCols);
+        store_row_shares(place);
+      } else {
+        tile(at, next, kPieces);
+        if (kPass == Pass::kBackward && here.ends_column()) {
+          store_column_shares(here.place());
+        }
       }
       at = next;
     }
   }
 
  private:
-  static constexpr int kGivers = kConsumerWarps / kFinishers;
+  static constexpr int kFinishers = Team<kPass>::kFinishers;
+  static constexpr int kGivers = (kConsumerWarps + kFinishers - 1) / kFinishers;  // at most
   static constexpr int kTurns = kPieceRows / 4;
+  /// The sums of powers that each giver has must stay in registers.
+  static constexpr int kGiversAtOnce = kPass == Pass::kPowers ? kGivers : 1;
+
+  __device__ int givers() const {
+    return kConsumerWarps % kFinishers == 0 ? kGivers
+                                            : (kConsumerWarps - 1 - warp_) / kFinishers + 1;
+  }
 
   /// Index of this lane's first element of a tile.
   __device__ std::int64_t start(const Place& at) const {
@@ -83,17 +100,29 @@ class Finish {
     to += std::int64_t{4} * p_.width;
   }
 
-  /// The tile that starts at `at`. `next`: start of the one after it.
-  __device__ void tile(std::int64_t at, std::int64_t next) {
+  /// The tile that starts at `at`. `next`: start of the one after it. Of powers only so many pieces
+  /// are within the result.
+  __device__ void tile(std::int64_t at, std::int64_t next, int pieces) {
 #pragma unroll 1
     for (int piece = 0; piece < kPieces; ++piece) {
       float sums[8] = {};
       const std::int64_t first = at + piece * kPieceCols;
       const std::int64_t after = piece + 1 == kPieces ? next : first + kPieceCols;
-#pragma unroll 1
+#pragma unroll kGiversAtOnce
       for (int giver = 0; giver < kGivers; ++giver) {
+        if (giver == givers()) {
+          break;
+        }
         const std::int64_t to = first + giver * to_next_giver_;
-        finish_piece(piece, giver, to, giver + 1 == kGivers ? after : to + to_next_giver_, sums);
+        uint4 values[kTurns];
+        take_piece(piece, giver, values);
+        if constexpr (kPass == Pass::kPowers) {
+          if (piece < pieces) {
+            finish_powers(values, to, row_sums_[giver]);
+          }
+        } else {
+          finish_piece(values, to, giver + 1 == givers() ? after : to + to_next_giver_, sums);
+        }
       }
       if constexpr (kPass == Pass::kBackward) {
         const float2 column = spread_sums(sums);
@@ -109,13 +138,11 @@ class Finish {
     times_ += kPieces / kSlots;
   }
 
-  /// `to`: index of this lane's first element, `after`: that in the piece to come.
-  __device__ __forceinline__ void finish_piece(int piece, int giver, std::int64_t to,
-                                               std::int64_t after, float (&sums)[8]) {
+  /// Waits for a piece and makes room for the next one.
+  __device__ __forceinline__ void take_piece(int piece, int giver, uint4 (&values)[kTurns]) const {
     const int slot = giver * kFinishers * kSlots + piece % kSlots;
     const int barrier = slot * static_cast<int>(sizeof(std::uint64_t));
     SharedBarrier{filled_ + barrier}.wait(times_ + piece / kSlots);
-    uint4 values[kTurns];
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
       values[i] = *reinterpret_cast<const uint4*>(from_ + slot * kPieceBytes +
@@ -125,6 +152,11 @@ class Finish {
     if (lane_ == 0) {
       SharedBarrier{free_ + barrier}.arrive();
     }
+  }
+
+  /// `to`: index of this lane's first element, `after`: that in the piece to come.
+  __device__ __forceinline__ void finish_piece(uint4 (&values)[kTurns], std::int64_t to,
+                                               std::int64_t after, float (&sums)[8]) {
     bf16* result = p_.result + to;
     bf16* input = p_.pre + to;
     const bf16* next_input = p_.pre + after;
@@ -139,6 +171,30 @@ class Finish {
       }
       store_rows(result, values[i]);
     }
+  }
+
+  /// Stores two to these exponents, and adds them to the sums of a lane's rows.
+  __device__ __forceinline__ void finish_powers(uint4 (&values)[kTurns], std::int64_t to,
+                                                float (&sums)[kTurns]) const {
+    bf16* result = p_.result + to;
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      for (std::uint32_t* pair : {&values[i].x, &values[i].y, &values[i].z, &values[i].w}) {
+        const float2 power = powers_of(*pair);
+        sums[i] += power.x + power.y;
+        *pair = pack_bf16(power.x, power.y);
+      }
+      store_rows(result, values[i]);
+    }
+  }
+
+  /// Two to the exponents, which are limited: neither a sum of powers nor a product with them
+  /// becomes infinite. A NaN stays one.
+  static __device__ float2 powers_of(std::uint32_t exponents) {
+    const __half2 limited = __hmin2_nan(reinterpret_cast<const __half2&>(exponents),
+                                        __float2half2_rn(kLargestExponent));
+    const float2 x = __half22float2(limited);
+    return {fast_exp2(x.x), fast_exp2(x.y)};
   }
 
   static __device__ void activate(uint4& values) {
@@ -163,7 +219,7 @@ class Finish {
     }
   }
 
-  __device__ void store_shares(const Place& at) {
+  __device__ void store_column_shares(const Place& at) {
     float* to = p_.shares + (std::int64_t{at.share} * kFinishers + warp_) * p_.width + at.column +
                 lane_ % 8 * 8 + lane_ / 16 * 4 + lane_ / 8 % 2 * 2;
 #pragma unroll
@@ -172,6 +228,27 @@ class Finish {
         *reinterpret_cast<float2*>(to + i * kPieceCols) = column_sums_[i];
       }
       column_sums_[i] = {};
+    }
+  }
+
+  /// The shares of this tile in the sums of its rows [columns of tiles, rows].
+  __device__ void store_row_shares(const Place& at) {
+    float* to = p_.shares + std::int64_t{at.column / kCols} * p_.rows + at.row +
+                warp_ * kPieceRows + lane_ / 8;
+#pragma unroll
+    for (int giver = 0; giver < kGivers; ++giver) {
+#pragma unroll
+      for (int i = 0; i < kTurns; ++i) {
+        float sum = row_sums_[giver][i];
+#pragma unroll
+        for (int step = 1; step < 8; step *= 2) {
+          sum += __shfl_xor_sync(kAllLanes, sum, step);
+        }
+        if (lane_ % 8 == 0 && giver < givers()) {
+          to[giver * kFinishers * kPieceRows + 4 * i] = sum;
+        }
+        row_sums_[giver][i] = 0.0F;
+      }
     }
   }
 
@@ -184,7 +261,8 @@ class Finish {
   std::int64_t to_next_giver_;        // elements
   uint4 pre_[kTurns];                 // of the piece to come
   float2 column_sums_[kPieces] = {};  // of two columns in each piece
-  int times_ = 0;                     // that each slot has been used
+  float row_sums_[kGivers][kTurns] = {};
+  int times_ = 0;  // that each slot has been used
 };
 
 }  // namespace carope::cuda::matmul

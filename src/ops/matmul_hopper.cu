@@ -13,15 +13,6 @@ namespace carope::cuda {
 namespace matmul {
 namespace {
 
-constexpr int kProducer = kConsumers + kFinishers * kWarp;  // thread
-constexpr int kThreads = kProducer + kGroupThreads;
-// After the parts have shared registers out; together as many as a block of this size starts with.
-constexpr int kConsumerRegisters = 184;
-constexpr int kFinisherRegisters = 120;
-constexpr int kProducerRegisters = 24;
-static_assert(kConsumers * kConsumerRegisters + kFinishers * kWarp * kFinisherRegisters +
-                  kGroupThreads * kProducerRegisters <=
-              kThreads * (65536 / kThreads / 8 * 8));
 static_assert(sizeof(SharedMemory) <= 227 * 1024);
 
 __device__ void prepare(SharedMemory& shared) {
@@ -42,27 +33,38 @@ __device__ void prepare(SharedMemory& shared) {
 
 /// Elsewhere than on Hopper an empty kernel, which does not take blocks of this size.
 template <Pass kPass>
-__global__ void __launch_bounds__(kHopper ? kThreads : kWarp, 1)
+__global__ void __launch_bounds__(kHopper ? Team<kPass>::kThreads : kWarp, 1)
     multiply(const __grid_constant__ Product p) {
   if constexpr (kHopper) {
+    using Team = Team<kPass>;
     extern __shared__ __align__(1024) std::byte memory[];
     SharedMemory& shared = *reinterpret_cast<SharedMemory*>(memory);
     prepare(shared);
     sync_cluster();
     // The same in all lanes, which the compiler must know.
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / kWarp, 0);
-    if (warp < kConsumerWarps) {
-      take_registers<kConsumerRegisters>();
-      consume<kPass>(p, shared, warp / 4);
-    } else if (warp < kConsumerWarps + kFinishers) {
-      leave_registers<kFinisherRegisters>();
-      Finish<kPass>(p, shared).tiles();
-    } else {
-      leave_registers<kProducerRegisters>();
-      if (threadIdx.x == kProducer) {
+    const auto bring = [&] {
+      if (threadIdx.x == Team::kProducer) {
         produce<kPass>(p, shared);
       }
       __syncwarp();
+    };
+    if (warp < kConsumerWarps) {
+      take_registers<Team::kConsumerRegisters>();
+      consume<kPass>(p, shared, warp / 4);
+    } else if constexpr (kWide<kPass>) {
+      leave_registers<Team::kFinisherRegisters>();  // a warpgroup together
+      if (warp < kConsumerWarps + Team::kFinishers) {
+        Finish<kPass>(p, shared).tiles();
+      } else {
+        bring();
+      }
+    } else if (warp < kConsumerWarps + Team::kFinishers) {
+      leave_registers<Team::kFinisherRegisters>();
+      Finish<kPass>(p, shared).tiles();
+    } else {
+      leave_registers<Team::kProducerRegisters>();
+      bring();
     }
     sync_cluster();  // until then the other blocks may write to this one's shared memory
   }
@@ -71,12 +73,13 @@ __global__ void __launch_bounds__(kHopper ? kThreads : kWarp, 1)
 struct Factors {
   const Tensor& left;
   const Tensor& right;
-  const Tensor& pre;
+  const Tensor& pre;  // or empty, of powers
   const Tensor& result;
   const Tensor& bias;  // or empty
 };
 
-/// Whether this kernel can make the product.
+/// Whether this kernel can make the product. The columns of powers need not fill their last tile.
+template <Pass kPass>
 bool is_served(const Factors& f) {
   for (const Tensor* tensor : {&f.left, &f.right, &f.pre, &f.result, &f.bias}) {
     if (*tensor && (tensor->dtype() != DType::kBF16 || !aligned16(tensor->raw()))) {
@@ -84,19 +87,21 @@ bool is_served(const Factors& f) {
     }
   }
   constexpr std::int64_t kMost = 1 << 26;
+  constexpr int kWhole = kPass == Pass::kPowers ? kPieceCols : kCols;
   return f.left.rows() > 0 && f.left.rows() % (kRows * kBlocks) == 0 &&
-         f.result.cols() % kCols == 0 && f.left.cols() % kDepth == 0 &&
+         f.result.cols() % kWhole == 0 && f.left.cols() % kDepth == 0 &&
          f.left.cols() >= kPieces * kDepth && f.left.rows() < kMost && f.result.cols() < kMost;
 }
 
 /// How the kernel is launched with so many clusters.
+template <Pass kPass>
 class Launch {
  public:
   Launch(const Context& ctx, int clusters) {
     cluster_.id = cudaLaunchAttributeClusterDimension;
     cluster_.val.clusterDim = {kBlocks, 1, 1};
     config_.gridDim = dim3(clusters * kBlocks);
-    config_.blockDim = dim3(kThreads);
+    config_.blockDim = dim3(Team<kPass>::kThreads);
     config_.dynamicSmemBytes = sizeof(SharedMemory);
     config_.stream = stream_of(ctx);
     config_.attrs = &cluster_;
@@ -120,22 +125,27 @@ struct Room {
     constexpr auto kernel = multiply<kPass>;
     cudaFuncAttributes compiled{};
     CUDA_CHECK(cudaFuncGetAttributes(&compiled, kernel));
-    if (compiled.maxThreadsPerBlock >= kThreads) {
+    if (compiled.maxThreadsPerBlock >= Team<kPass>::kThreads) {
       CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(sizeof(SharedMemory))));
-      CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, Launch(ctx, 1).config()));
+      CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, Launch<kPass>(ctx, 1).config()));
     }
   }
 
   int clusters = 0;
 };
 
-/// Makes the product, and sums of the result's columns unless `sums` is empty. Returns false if it
-/// cannot.
+template <Pass kPass>
+void launch(Context& ctx, int clusters, const Product& product) {
+  CUDA_CHECK(cudaLaunchKernelEx(Launch<kPass>(ctx, clusters).config(), multiply<kPass>, product));
+}
+
+/// Makes a product with a GELU, and sums of the result's columns unless `sums` is empty. Returns
+/// false if it cannot.
 template <Pass kPass>
 bool run(Context& ctx, const Factors& f, const Tensor& sums, Write write) {
   int clusters = ctx.state<Room<kPass>>().clusters;
-  if (clusters == 0 || !is_served(f)) {
+  if (clusters == 0 || !is_served<kPass>(f)) {
     return false;
   }
   const auto rows = static_cast<int>(f.left.rows());
@@ -145,7 +155,8 @@ bool run(Context& ctx, const Factors& f, const Tensor& sums, Write write) {
   clusters = std::min(clusters, tiles);
   const int turns = clusters / std::gcd(clusters, columns);  // of clusters in a column
   const Tensor shares =
-      sums ? ctx.scratch({{std::int64_t{turns} * kBlocks * kFinishers, width}}) : Tensor{};
+      sums ? ctx.scratch({{std::int64_t{turns} * kBlocks * Team<kPass>::kFinishers, width}})
+           : Tensor{};
   if (sums && turns * columns > tiles) {
     clear(ctx, shares);  // some have no tile
   }
@@ -156,13 +167,15 @@ bool run(Context& ctx, const Factors& f, const Tensor& sums, Write write) {
       .pre = data_of<bf16>(f.pre),
       .result = data_of<bf16>(f.result),
       .bias = f.bias ? data_of<bf16>(f.bias) : nullptr,
+      .shifts = nullptr,
       .shares = sums ? shares.f32() : nullptr,
+      .rows = rows,
       .width = width,
       .steps = static_cast<int>(f.left.cols() / kDepth),
       .columns = columns,
       .tiles = tiles,
       .period = turns * columns / clusters};
-  CUDA_CHECK(cudaLaunchKernelEx(Launch(ctx, clusters).config(), multiply<kPass>, product));
+  launch<kPass>(ctx, clusters, product);
   if (sums) {
     add_shares(ctx, shares, std::array{sums}, write);
   }
@@ -180,6 +193,38 @@ bool hopper_linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, con
 bool hopper_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
                           const Tensor& dpre, const Tensor& dbias, Write write) {
   return matmul::run<matmul::Pass::kBackward>(ctx, {dy, weight, pre, dpre, {}}, dbias, write);
+}
+
+static_assert(kColumnsOfShare == matmul::kCols);
+
+bool hopper_makes_powers(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& y) {
+  using matmul::Pass;
+  return ctx.state<matmul::Room<Pass::kPowers>>().clusters > 0 &&
+         matmul::is_served<Pass::kPowers>({x, weight, {}, y, {}});
+}
+
+void hopper_powers(Context& ctx, const Powers& args) {
+  using matmul::Pass;
+  const auto rows = static_cast<int>(args.x.rows());
+  const auto width = static_cast<int>(args.y.cols());
+  const int columns = ceil_div(width, matmul::kCols);
+  const int tiles = rows / (matmul::kRows * matmul::kBlocks) * columns;
+  const matmul::Product product{.left = tiles_of(args.x, matmul::kRows),
+                                .right = tiles_of(args.weight, matmul::kCols / matmul::kBlocks),
+                                .input = {},
+                                .pre = nullptr,
+                                .result = data_of<bf16>(args.y),
+                                .bias = nullptr,
+                                .shifts = args.shifts.f32(),
+                                .shares = args.shares.f32(),
+                                .rows = rows,
+                                .width = width,
+                                .steps = static_cast<int>(args.x.cols() / matmul::kDepth),
+                                .columns = columns,
+                                .tiles = tiles,
+                                .period = 1};
+  const int room = ctx.state<matmul::Room<Pass::kPowers>>().clusters;
+  matmul::launch<Pass::kPowers>(ctx, std::min(room, tiles), product);
 }
 
 }  // namespace carope::cuda

@@ -3,16 +3,35 @@
 #include "core/context.h"
 #include "ops/write.h"
 
-// Matrix products with a GELU, in bf16 on Hopper. They return false, having done nothing, where
-// they do not serve: on other GPUs, for other types, and for shapes that are not whole tiles.
+// Matrix products that make more of their sums, in bf16 on Hopper. They serve no other GPUs and
+// types, and only shapes that are whole tiles.
 namespace carope::cuda {
 
-/// pre = x Wᵀ + b and y = gelu(pre). An empty bias is zero.
+/// pre = x Wᵀ + b and y = gelu(pre). An empty bias is zero. Returns false, having done nothing,
+/// where it does not serve.
 bool hopper_linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const Tensor& pre, const Tensor& y);
 
 /// dpre = (dy W) gelu'(pre), and dbias = (or +=) the sums of its columns unless it is empty.
+/// Returns false likewise.
 bool hopper_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
                           const Tensor& dpre, const Tensor& dbias, Write write);
+
+/// So many columns of powers have one share in the sum of a row.
+inline constexpr int kColumnsOfShare = 256;
+
+/// y = 2^(log2(e) x Wᵀ - shifts), and the sums of its rows before they are rounded, in shares to be
+/// added up. A power is at most 2^100.
+struct Powers {
+  Tensor x;       // [N, K]
+  Tensor weight;  // [V, K]
+  Tensor shifts;  // [N] f32
+  Tensor y;       // [N, V]
+  Tensor shares;  // [V / kColumnsOfShare, rounded up, N] f32
+};
+
+/// Whether hopper_powers() serves.
+bool hopper_makes_powers(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& y);
+void hopper_powers(Context& ctx, const Powers& args);
 
 }  // namespace carope::cuda

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include "ops/matmul_tiles.cuh"
 
-// The parts of bringing the factors of a product with a GELU, and of multiplying them.
+// The parts of bringing the factors of a product, and of multiplying them.
 namespace carope::cuda::matmul {
 
 /// Brings the factors. One thread does.
@@ -11,7 +13,7 @@ __device__ void produce(const Product& p, SharedMemory& shared) {
   constexpr int kAll = (1 << kBlocks) - 1;  // blocks
   const int rank = cluster_rank();
   int n = 0;
-  for (Walk walk(p); walk.more(); walk.advance()) {
+  for (Walk<kPass> walk(p); walk.more(); walk.advance()) {
     const Place at = walk.place();
     for (int step = 0; step < p.steps; ++step, ++n) {
       const int stage = n % kStages;
@@ -21,7 +23,7 @@ __device__ void produce(const Product& p, SharedMemory& shared) {
       arrive_expecting(filled, kLeftBytes + kRightBytes);
       const int k = step * kDepth;
       load_tile(shared_address(shared.left[stage]), p.left, at.row, k, filled);
-      if constexpr (kPass == Pass::kForward) {
+      if constexpr (kPass != Pass::kBackward) {
         load_tile_for(kAll, right + rank * kRightBytes / kBlocks, p.right,
                       at.column + rank * kCols / kBlocks, k, filled);
       } else {
@@ -44,28 +46,33 @@ __device__ void produce(const Product& p, SharedMemory& shared) {
 template <Pass kPass>
 class HandOver {
  public:
-  /// The bias of a tile's columns that a lane has.
-  using Bias = std::uint32_t[kCols / 8];
+  /// What is added to a lane's sums of a tile: the bias of its columns; of powers, its two rows'
+  /// shifts with the other sign.
+  using Addends = std::conditional_t<kPass == Pass::kPowers, float[2], std::uint32_t[kCols / 8]>;
 
   explicit __device__ HandOver(SharedMemory& shared)
       : target_(Rows64{shared_address(shared.pieces[threadIdx.x / kWarp])}.at(lane() % 16,
                                                                               lane() / 16)),
         filled_(shared_address(shared.piece_filled[threadIdx.x / kWarp])) {}
 
-  /// Loads it for a tile that starts at `column`, in time for `take`; zeros if there is none.
-  static __device__ void load_bias(const Product& p, int column, Bias& bias) {
+  /// Loads them in time for `take`. Where there is no bias they are zero.
+  static __device__ void load_addends(const Product& p, const Place& at, Addends& addends) {
     if constexpr (kPass == Pass::kForward) {
-      const auto* from = reinterpret_cast<const std::uint32_t*>(p.bias + column) + lane() % 4;
+      const auto* from = reinterpret_cast<const std::uint32_t*>(p.bias + at.column) + lane() % 4;
 #pragma unroll
       for (int i = 0; i < kCols / 8; ++i) {
-        bias[i] = p.bias != nullptr ? from[4 * i] : 0;
+        addends[i] = p.bias != nullptr ? from[4 * i] : 0;
       }
+    } else if constexpr (kPass == Pass::kPowers) {
+      const float* from = p.shifts + at.row + threadIdx.x / kWarp * kPieceRows + lane() / 4;
+      addends[0] = -from[0];
+      addends[1] = -from[8];
     }
   }
 
   /// Rounds a tile's sums; hands over the first pieces and puts the others aside.
   template <int kParts, int kEach>
-  __device__ __forceinline__ void take(const float (&sums)[kParts][kEach], const Bias& bias) {
+  __device__ __forceinline__ void take(const float (&sums)[kParts][kEach], const Addends& addends) {
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       std::uint32_t words[kWords];
@@ -73,13 +80,7 @@ class HandOver {
       for (int i = 0; i < kWords; ++i) {
         const int pair = piece * kWords + i;
         const float* from = &sums[2 * pair / kEach][2 * pair % kEach];
-        float2 sum{from[0], from[1]};
-        if constexpr (kPass == Pass::kForward) {
-          const float2 added = unpack_bf16(bias[pair / 2]);  // the same in two rows
-          sum.x += added.x;
-          sum.y += added.y;
-        }
-        words[i] = pack_bf16(sum.x, sum.y);
+        words[i] = rounded({from[0], from[1]}, pair, addends);
       }
       if (piece < kSlots) {
         pass(piece, words);
@@ -99,6 +100,23 @@ class HandOver {
   static constexpr int kWords = kPieceCols / 4;  // of a lane, each a pair of columns
 
   static __device__ int lane() { return static_cast<int>(threadIdx.x % kWarp); }
+
+  /// The pair with this number of a lane's sums as it is handed over. An exponent is in fp16: one
+  /// below 8 is off by no more than its power will be in bf16.
+  static __device__ std::uint32_t rounded(float2 sum, int pair, const Addends& addends) {
+    if constexpr (kPass == Pass::kPowers) {
+      constexpr float kLog2E = 1.44269504F;
+      const float addend = addends[pair % 2];
+      const __half2 exponents =
+          __floats2half2_rn(__fmaf_rn(sum.x, kLog2E, addend), __fmaf_rn(sum.y, kLog2E, addend));
+      return reinterpret_cast<const std::uint32_t&>(exponents);
+    } else if constexpr (kPass == Pass::kForward) {
+      const float2 bias = unpack_bf16(addends[pair / 2]);  // the same in two rows
+      return pack_bf16(sum.x + bias.x, sum.y + bias.y);
+    } else {
+      return pack_bf16(sum.x, sum.y);
+    }
+  }
 
   __device__ __forceinline__ void pass(int piece, const std::uint32_t (&words)[kWords]) {
     constexpr int kBarrierBytes = sizeof(std::uint64_t);
@@ -129,8 +147,7 @@ class HandOver {
 /// A warpgroup's part: half of the rows of each tile.
 template <Pass kPass>
 __device__ void consume(const Product& p, SharedMemory& shared, int group) {
-  // The registers that a block of so many threads starts with do not hold a result of 256 columns.
-  constexpr int kParts = 2;
+  constexpr int kParts = kWide<kPass> ? 1 : 2;
   float sums[kParts][kCols / kParts / 2];
   int n = 0;  // steps so far
   const auto start_step = [&](bool add) {
@@ -143,9 +160,9 @@ __device__ void consume(const Product& p, SharedMemory& shared, int group) {
     for (int part = 0; part < kParts; ++part) {
       const std::uint32_t address =
           shared_address(shared.right[stage]) + part * kRightBytes / kParts;
-      const auto right = kPass == Pass::kForward
-                             ? SharedFactor::along_result(address)
-                             : SharedFactor::along_sum(address, kDepth * Rows64::kRowBytes);
+      const auto right = kPass == Pass::kBackward
+                             ? SharedFactor::along_sum(address, kDepth * Rows64::kRowBytes)
+                             : SharedFactor::along_result(address);
       start_product<false, kPass == Pass::kBackward>(sums[part], left, right, add);
     }
     close_products();
@@ -166,7 +183,7 @@ __device__ void consume(const Product& p, SharedMemory& shared, int group) {
 
   HandOver<kPass> hand_over(shared);
   bool any = false;  // tiles before
-  for (Walk walk(p); walk.more(); walk.advance()) {
+  for (Walk<kPass> walk(p); walk.more(); walk.advance()) {
     int step = 0;
 #pragma unroll
     for (int piece = kSlots - 1; piece < kPieces; ++piece) {
@@ -184,15 +201,15 @@ __device__ void consume(const Product& p, SharedMemory& shared, int group) {
         finish_step_before();
       }
     }
-    typename HandOver<kPass>::Bias bias;
-    hand_over.load_bias(p, walk.place().column, bias);
+    typename HandOver<kPass>::Addends addends;
+    hand_over.load_addends(p, walk.place(), addends);
     wait_for_products<0>();
 #pragma unroll
     for (auto& part : sums) {
       settle(part);
     }
     free_stage(n - 1);
-    hand_over.take(sums, bias);
+    hand_over.take(sums, addends);
     any = true;
   }
   if (any) {

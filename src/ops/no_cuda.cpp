@@ -3,6 +3,7 @@
 #include "ops/attention.h"
 #include "ops/block_weights.h"
 #include "ops/carope.h"
+#include "ops/classifier_cuda.h"
 #include "ops/cross_entropy.h"
 #include "ops/embedding.h"
 #include "ops/linear.h"
@@ -46,6 +47,7 @@ void carope_phases(C&, const Carope&, S, T, T, T, T) { refuse(); }
 void carope_gate_backward(C&, const Carope&, S, T, T, T) { refuse(); }
 void cross_entropy(C&, T, T, T) { refuse(); }
 void cross_entropy_in_place(C&, T, T, T, float) { refuse(); }
+bool hopper_classifier(C&, const Classifier&, const ClassifierGradient&) { refuse(); }
 void embedding(C&, T, T, T) { refuse(); }
 void embedding_backward(C&, T, T, T) { refuse(); }
 void add_positions(C&, S, T, T) { refuse(); }

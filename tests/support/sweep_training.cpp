@@ -128,6 +128,30 @@ void add_vocabulary(Cases& cases) {
   cases.push_back(sinusoid_case({.seq = {.batch = 4, .length = 1024}, .width = 768}));
 }
 
+/// Rows in whole tiles of Hopper's own classifier, in several bands of them and in several chunks;
+/// classes that fill the last tile in part. Logits are of tens of nats unless the weight is small.
+void add_classifiers(Cases& cases) {
+  cases.push_back(classifier_case({.rows = 256, .width = 320, .classes = 64}));
+  cases.push_back(classifier_case({.rows = 512, .width = 256, .classes = 320}));
+  cases.push_back(classifier_case({.rows = 512,
+                                   .width = 512,
+                                   .classes = 384,
+                                   .ignore_every = 5,
+                                   .scale = 0.1,
+                                   .write = Write::kAccumulate}));
+  cases.push_back(classifier_case({.rows = 1024,
+                                   .width = 768,
+                                   .classes = 576,
+                                   .chunk_rows = 512,
+                                   .ignore_every = 7,
+                                   .write = Write::kAccumulate}));
+  cases.push_back(classifier_case(
+      {.rows = 1000, .width = 256, .classes = 320, .chunk_rows = 512, .scale = 0.2}));
+  cases.push_back(classifier_case({.rows = 5120, .width = 256, .classes = 1344, .scale = 0.2}));
+  cases.push_back(
+      classifier_case({.rows = 256, .width = 768, .classes = kVocabulary, .scale = 0.1}));
+}
+
 /// Heads enough for a warp each, of lengths on and next to a warp's tile of 64 tokens; and pairs
 /// that no warp has alone.
 void add_many_gates(Cases& cases) {
@@ -219,6 +243,7 @@ std::vector<OpCase> training_test_cases() {
   add_attention(cases);
   add_layers(cases);
   add_vocabulary(cases);
+  add_classifiers(cases);
   add_rotations(cases);
   add_optimizer(cases);
   for (const std::int64_t heads : {8, 12}) {
