@@ -37,9 +37,16 @@ struct Rows {
   float scale;
 };
 
-/// What the gradients of a row are multiplied by once its loss is known.
-__device__ float factor_of(const Rows& rows, std::int32_t target, float loss) {
-  return target < 0 ? 0.0F : rows.scale * expf(-loss);
+/// What the gradients of row n are multiplied by once its loss is known and its target's power put
+/// right: scale / sum, and a little more or less, so that the target's gradient, by far the largest
+/// as a rule, is right although 1 - sum is rounded.
+__device__ float factor_of(const Rows& rows, std::int64_t n) {
+  const std::int32_t target = rows.targets[n];
+  if (target < 0) {
+    return 0.0F;
+  }
+  const float rounded = to_float(rows.powers[n * rows.classes + target]);
+  return rounded < 0.0F ? rows.scale * expm1f(-rows.losses[n]) / rounded : rows.scale;
 }
 
 /// to = factor from, for a row. One warp.
@@ -55,8 +62,7 @@ __device__ void scale_row(const bf16* from, float factor, bf16* to, int width) {
   }
 }
 
-/// shifts = log2(e) z_t, a warp a row; infinite where a row is not counted, whose powers then are
-/// 0.
+/// shifts = log2(e) z_t, a warp a row. That of a row not counted is infinite: its powers are zero.
 __global__ void __launch_bounds__(kThreads) shift_rows(Rows rows, float* shifts) {
   const std::int64_t n = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   const std::int32_t target = rows.targets[n];
@@ -81,9 +87,8 @@ __global__ void __launch_bounds__(kThreads) shift_rows(Rows rows, float* shifts)
   }
 }
 
-/// A block has as many rows as a warp has lanes. It makes their losses of the shares
-/// [columns, N] of their sums, puts right the powers of their targets, and leaves
-/// factor hidden in dhidden.
+/// A block has as many rows as a warp has lanes. It makes their losses of the shares [columns, N]
+/// of their sums, puts right the powers of their targets, and leaves factor hidden in dhidden.
 __global__ void __launch_bounds__(kThreads)
     finish_rows(Rows rows, const float* shares, int columns) {
   __shared__ float sums[kWarps][kWarp];
@@ -107,12 +112,11 @@ __global__ void __launch_bounds__(kThreads)
     const std::int64_t n = first + lane;
     const std::int32_t target = rows.targets[n];
     sum = sum < 1.0F ? 1.0F : sum;  // but for rounding it is not, and a NaN stays one
-    const float loss = target < 0 ? 0.0F : logf(sum);
-    rows.losses[n] = loss;
-    factors[lane] = factor_of(rows, target, loss);
+    rows.losses[n] = target < 0 ? 0.0F : logf(sum);
     if (target >= 0) {
       rows.powers[n * rows.classes + target] = from_float<bf16>(1.0F - sum);
     }
+    factors[lane] = factor_of(rows, n);
   }
   __syncthreads();
   for (int i = warp; i < static_cast<int>(kWarp); i += kWarps) {
@@ -125,7 +129,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads) scale_gradient(Rows rows) {
   const std::int64_t n = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   bf16* row = rows.dhidden + n * rows.width;
-  scale_row(row, factor_of(rows, rows.targets[n], rows.losses[n]), row, rows.width);
+  scale_row(row, factor_of(rows, n), row, rows.width);
 }
 
 }  // namespace
