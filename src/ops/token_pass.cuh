@@ -87,6 +87,7 @@ struct PassArgs {
   // The token.
   const bf16* embedding;         // [C]
   const std::int32_t* position;  // [1]
+  const std::int32_t* ended;     // [1]
   float* logits;                 // [V]
 };
 

@@ -28,6 +28,10 @@ class PassBlock {
       : PassBlock(args, shared, PassMemory(args.shape, static_cast<int>(gridDim.x), args.slots)) {}
 
   __device__ void run() {
+    if (ended_) {
+      return;
+    }
+    begin();
     for (int i = 0; i < args_.shape.layers; ++i) {
       const LayerPointers& layer = layers_[i];
       attention_.prepare(layer);
@@ -86,6 +90,7 @@ class PassBlock {
   __device__ PassBlock(const PassArgs& args, std::byte* shared, const PassMemory& at)
       : args_(args),
         width_(args.shape.width),
+        ended_(*args.ended != 0),
         thread_(static_cast<int>(threadIdx.x)),
         lane_(thread_ % static_cast<int>(kWarp)),
         warp_(thread_ / static_cast<int>(kWarp)),
@@ -111,11 +116,15 @@ class PassBlock {
     share_out();
     CopyRing::init_barriers(shared + at.barriers, 1 + kPassWarps * args.slots);
     __syncthreads();
+    tag_ = *tag;
+  }
+
+  /// Asks for the first weights.
+  __device__ void begin() {
     for (int slot = 0; slot < weights_.slots(); ++slot) {
       weights_.start(slot, next_item());
     }
     gate_.begin();
-    tag_ = *tag;
   }
 
   /// Copies the table of layers, and finds which rows and items are whose.
@@ -431,6 +440,7 @@ class PassBlock {
 
   const PassArgs& args_;
   int width_;
+  bool ended_;
   int thread_, lane_, warp_;
   bf16* residual_;  // [C]
   bf16* middle_;    // [C]

@@ -34,13 +34,15 @@ class TokenPassOnCuda : public TokenPass {
 
   bool ready() const { return ready_; }
 
-  void run(Context& ctx, const Tensor& embedding, const Tensor& position,
+  void run(Context& ctx, const Tensor& embedding, const Tensor& position, const Tensor& ended,
            const Tensor& logits) override {
     check_shape(embedding, {1, args_.shape.width}, "the embedding of a token");
     check_shape(position, {1}, "the position of a token");
+    check_shape(ended, {1}, "whether a sequence has ended");
     check_shape(logits, {1, args_.shape.vocabulary}, "the logits of a token");
     args_.embedding = data_of<bf16>(embedding);
     args_.position = position.data<std::int32_t>();
+    args_.ended = ended.data<std::int32_t>();
     args_.logits = logits.f32();
     cudaLaunchAttribute all_at_once{};
     all_at_once.id = cudaLaunchAttributeCooperative;
