@@ -1,15 +1,18 @@
 // A token's way through all layers in one kernel, against the same model with a kernel for each
 // operation.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "core/cuda.h"
 #include "generate/generator.h"
 #include "support/compare.h"
 #include "support/cuda_contexts.h"
 #include "support/device_model.h"
+#include "support/errors.h"
 #include "support/model_cases.h"
 #include "support/tokens.h"
 
@@ -220,28 +223,262 @@ TEST_F(CudaTokenPassLimits, ABrokenGateReachesTheLogits) {
   EXPECT_TRUE(std::isnan(decode(model, Use::kFastest, tokens, 1).logits.back()[0]));
 }
 
-TEST_F(CudaTokenPassLimits, WeightsFromTheGpuPickTheSameTokens) {
-  DeviceModel model = make_model(config(2, 64));
-  std::vector<TokenId> allowed;
-  for (TokenId id = 7; id < kVocabulary - 5; ++id) {
-    allowed.push_back(id);
+/// Tokens in a row, in one kernel each.
+class CudaTokenPassInARow : public CudaTokenPassLimits {
+ protected:
+  using Steps = std::vector<std::vector<float>>;  // the logits of each
+
+  static std::vector<TokenId> random_tokens(std::size_t count, std::uint64_t seed = 1) {
+    const RandomBatch batch(1, static_cast<std::int64_t>(count), kVocabulary, seed);
+    return {batch.tokens.begin(), batch.tokens.end()};
   }
-  for (const double temperature : {0.2, 1.0}) {
-    Sampler sampler({.temperature = temperature}, allowed);
-    SequenceReader reader(model.ctx(), model.gpt(), kSteps);
-    reader.weigh_for(sampler);
-    TokenId token = 1;
-    for (std::size_t step = 0; step < kSteps; ++step) {
-      reader.read({&token, 1});
-      ASSERT_EQ(reader.weights().size(), 5U);  // of 288 logits
-      for (std::int64_t index = 0; index < 50; ++index) {
-        ASSERT_EQ(sampler.pick(reader.logits(), index, reader.weights()),
-                  sampler.pick(reader.logits(), index))
-            << "step " << step;
-      }
-      token = sampler.pick(reader.logits(), 0);
+  static void expect_same(const Steps& found, const Steps& expected) {
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t step = 0; step < found.size(); ++step) {
+      ASSERT_TRUE(same_bits(found[step], expected[step])) << "step " << step;
     }
   }
+};
+
+TEST_F(CudaTokenPassInARow, ManyTokensAndLongContexts) {
+  // Up to 4000 keys: parts of one round of keys, parts of several, and the last round of a part.
+  for (const char* encoding : {"rope", "carope"}) {
+    GptConfig shape = config_of({{encoding, encoding}, 12, 64});
+    shape.length = 4100;
+    DeviceModel model = make_model(shape);
+    for (const std::size_t prompt : {std::size_t{1}, std::size_t{2000}, std::size_t{4000}}) {
+      SCOPED_TRACE(fmt::format("{} after a prompt of {}", encoding, prompt));
+      const std::vector<TokenId> tokens = random_tokens(prompt + (prompt == 1 ? 800 : 100));
+      const Decoded found = decode(model, Use::kFastest, tokens, prompt);
+      const Decoded again = decode(model, Use::kFastest, tokens, prompt);
+      expect_same(again.logits, found.logits);
+      EXPECT_EQ(again.state, found.state);
+      const Decoded expected = decode(model, Use::kOneALayer, tokens, prompt);
+      EXPECT_EQ(found.state[0], expected.state[0]);
+      // Over many steps the phases of later layers part, see above.
+      const std::size_t comparable = found.state[0].empty() ? found.logits.size() : kSteps;
+      for (std::size_t step = 0; step < comparable; ++step) {
+        ASSERT_LE((relative_error<float, float>(found.logits[step], expected.logits[step])),
+                  kTolerance)
+            << "step " << step;
+      }
+    }
+  }
+}
+
+TEST_F(CudaTokenPassInARow, TwoSequencesInTurns) {
+  DeviceModel model = make_model(config(2, 64));
+  const std::vector<TokenId> tokens[2] = {random_tokens(300), random_tokens(300, 2)};
+  Steps expected[2], found[2];
+  for (const std::size_t s : {0, 1}) {
+    expected[s] = decode(model, Use::kFastest, tokens[s], 1).logits;
+  }
+  SequenceReader first(model.ctx(), model.gpt(), 300);
+  SequenceReader second(model.ctx(), model.gpt(), 300);
+  SequenceReader* readers[2] = {&first, &second};
+  for (std::size_t n = 0; n < 300; ++n) {
+    for (const std::size_t s : {0, 1}) {
+      readers[s]->read({&tokens[s][n], 1});
+      if (n > 0) {
+        found[s].emplace_back(readers[s]->logits().begin(), readers[s]->logits().end());
+      }
+    }
+  }
+  expect_same(found[0], expected[0]);
+  expect_same(found[1], expected[1]);
+}
+
+TEST_F(CudaTokenPassInARow, ASequenceThatBeginsAnewSeesNothingOfTheOneBefore) {
+  constexpr std::int64_t kLong = 500;
+  DeviceModel model = make_model(config(2, 64));
+  const std::vector<TokenId> tokens = random_tokens(kLong);
+  Activations a = model.gpt().plan(1, 1, Purpose::kInference);
+  DecodeState state = model.gpt().plan_decoding(1, kLong);
+  DecodeStep step(model.ctx(), model.gpt());
+  Steps first, second;
+  for (Steps* steps : {&first, &second}) {
+    for (const TokenId token : tokens) {
+      const std::span<const float> logits = step.read(model.ctx(), model.gpt(), token, a, state);
+      steps->emplace_back(logits.begin(), logits.end());
+    }
+    EXPECT_EQ(state.seen, kLong);
+    state.restart();
+  }
+  expect_same(second, first);
+}
+
+/// What a sampler on the host makes of a sequence whose tokens are read one by one.
+struct HostContinued {
+  std::vector<TokenId> tokens;
+  std::int64_t seen;
+  std::vector<std::vector<std::uint32_t>> state;
+};
+
+std::vector<std::vector<std::uint32_t>> phases_of(const SequenceReader& reader) {
+  std::vector<std::vector<std::uint32_t>> phases;
+  for (const DecodeState::Layer& layer : reader.state().layers) {
+    phases.push_back(read_words(layer.position[0]));
+  }
+  return phases;
+}
+
+HostContinued continue_on_host(DeviceModel& model, Sampler& sampler, TokenId begin,
+                               std::size_t count, std::optional<TokenId> end) {
+  SequenceReader reader(model.ctx(), model.gpt(), static_cast<std::int64_t>(count) + 1);
+  std::vector<TokenId> tokens;
+  TokenId token = begin;
+  while (tokens.size() < count && (tokens.empty() || token != end)) {
+    reader.read({&token, 1});
+    token = sampler.pick(reader.logits(), reader.state().seen);
+    tokens.push_back(token);
+  }
+  return {tokens, reader.state().seen, phases_of(reader)};
+}
+
+class CudaPick : public CudaTokenPassLimits {
+ protected:
+  static std::vector<TokenId> range(TokenId first, TokenId last) {
+    std::vector<TokenId> ids;
+    for (TokenId id = first; id < last; ++id) {
+      ids.push_back(id);
+    }
+    return ids;
+  }
+
+  TokenPick pick(const TokenChoice& choice, const std::vector<float>& logits,
+                 double uniform = 0.0) {
+    const Memory values(ctx_.device(), logits.size() * sizeof(float));
+    const Memory next(ctx_.device(), sizeof(NextToken));
+    copy_from_host(values.data(), logits.data(), values.bytes(), ctx_.device());
+    NextToken token{.token = 3, .offset = 6, .ended = 0};
+    copy_from_host(next.data(), &token, sizeof(token), ctx_.device());
+    const std::shared_ptr<void> pinned = cuda::allocate_pinned(4 * sizeof(TokenPick));
+    auto* picks = static_cast<TokenPick*>(pinned.get());
+    picks[2].uniform = uniform;
+    pick_token(ctx_, choice,
+               Tensor(values.data(), {{static_cast<std::int64_t>(logits.size())}}, ctx_.device()),
+               Tensor(next.data(), {{3}, DType::kI32}, ctx_.device()), picks, 4);
+    wait(ctx_);
+    copy_to_host(&token, next.data(), sizeof(token), ctx_.device());
+    EXPECT_EQ(token.offset, 7);
+    EXPECT_EQ(token.token, picks[2].token < 0 ? 3 : picks[2].token);
+    ended_ = token.ended != 0;
+    return picks[2];
+  }
+
+  Context ctx_ = cuda_context();
+  bool ended_ = false;
+};
+
+TEST_F(CudaPick, GreedilyTheFirstOfTheHighest) {
+  for (const std::size_t size : {std::size_t{70}, std::size_t{1000}, std::size_t{70001}}) {
+    const auto count = static_cast<std::int64_t>(size) - 10;
+    const TokenChoice choice{.first = 4, .count = count, .temperature = 0.0, .end = 40};
+    std::vector<float> logits(size, -1.0F);
+    logits[3] = 9.0F;  // not allowed, nor is the next
+    logits[size - 6] = 9.0F;
+    EXPECT_EQ(pick(choice, logits).token, 4) << size;
+    EXPECT_FALSE(ended_);
+    logits[size - 7] = 2.0F;
+    EXPECT_EQ(pick(choice, logits).token, static_cast<std::int32_t>(size) - 7);
+    logits[43] = logits[size / 2] = 2.0F;
+    EXPECT_EQ(pick(choice, logits).token, std::min(43, static_cast<std::int32_t>(size / 2)));
+    logits[40] = logits[41] = 3.0F;
+    EXPECT_EQ(pick(choice, logits).token, 40);
+    EXPECT_EQ(pick(choice, logits).logit, 3.0F);
+    EXPECT_TRUE(ended_);
+  }
+}
+
+TEST_F(CudaPick, ByTheDrawOfTheHost) {
+  for (const std::size_t size : {std::size_t{90}, std::size_t{50304}, std::size_t{70001}}) {
+    std::vector<float> logits;
+    for (std::size_t i = 0; i < size; ++i) {
+      logits.push_back(static_cast<float>(4.0 * uniform("logits", i)));
+    }
+    for (const double temperature : {0.3, 1.0}) {
+      Sampler sampler({.temperature = temperature}, range(5, static_cast<TokenId>(size - 9)));
+      for (std::int64_t index = 0; index < 200; ++index) {
+        ASSERT_EQ(pick(*sampler.choice(), logits, sampler.uniform(index)).token,
+                  static_cast<std::int32_t>(sampler.pick(logits, index)))
+            << size << " " << index;
+      }
+    }
+    const TokenChoice choice = *Sampler({}, range(5, static_cast<TokenId>(size - 9))).choice();
+    EXPECT_EQ(pick(choice, logits, 0.0).token, 5);
+    EXPECT_EQ(pick(choice, logits, 0x1.fffffffffffffp-1).token,
+              static_cast<std::int32_t>(size) - 10);
+  }
+}
+
+TEST_F(CudaPick, NamesTheFirstLogitThatIsNotFinite) {
+  std::vector<float> logits(500, 1.0F);
+  logits[2] = std::numeric_limits<float>::quiet_NaN();  // nobody asks for it
+  logits[333] = std::numeric_limits<float>::infinity();
+  logits[444] = std::numeric_limits<float>::quiet_NaN();
+  for (const double temperature : {0.0, 1.0}) {
+    const TokenPick found = pick({.first = 4, .count = 490, .temperature = temperature}, logits);
+    EXPECT_EQ(found.token, -1 - 333);
+    EXPECT_EQ(found.logit, std::numeric_limits<float>::infinity());
+    EXPECT_TRUE(ended_);
+  }
+}
+
+TEST_F(CudaPick, ContinuesASequenceAsTheHostDoes) {
+  constexpr std::size_t kTokens = 60;
+  for (const Use use : {Use::kFastest, Use::kOneALayer}) {
+    DeviceModel model = make_model(config(2, 64));
+    model.ctx().state<TokenKernels>().use = use;
+    for (const double temperature : {0.0, 0.5, 1.0}) {
+      SCOPED_TRACE(fmt::format("temperature {}", temperature));
+      Sampler sampler({.temperature = temperature}, range(7, kVocabulary - 5));
+      std::optional<TokenId> end;
+      for (int run = 0; run < 2; ++run) {  // to as many tokens as are wanted, then to an end
+        const HostContinued expected = continue_on_host(model, sampler, 1, kTokens, end);
+        SequenceReader reader(model.ctx(), model.gpt(), kTokens + 1);
+        reader.pick_by(sampler, end);
+        std::vector<TokenId> tokens;
+        TokenId token = 1;
+        while (tokens.size() < kTokens && (tokens.empty() || token != end)) {
+          token = reader.next(token, static_cast<std::int64_t>(kTokens - tokens.size()));
+          tokens.push_back(token);
+        }
+        EXPECT_EQ(tokens, expected.tokens);
+        EXPECT_EQ(reader.state().seen, expected.seen);
+        EXPECT_EQ(phases_of(reader), expected.state);
+        end = expected.tokens[kTokens / 2];
+      }
+    }
+  }
+}
+
+TEST_F(CudaPick, GoesOnAfterTheEnd) {
+  DeviceModel model = make_model(config(2, 64));
+  Sampler sampler({.temperature = 1.0}, range(0, kVocabulary));
+  const HostContinued whole = continue_on_host(model, sampler, 1, 40, std::nullopt);
+  const TokenId end = whole.tokens[10];
+  SequenceReader reader(model.ctx(), model.gpt(), 41);
+  reader.pick_by(sampler, end);
+  std::vector<TokenId> tokens;
+  for (TokenId token = 1; tokens.size() < 40; tokens.push_back(token)) {
+    token = reader.next(token, static_cast<std::int64_t>(40 - tokens.size()));
+  }
+  EXPECT_EQ(tokens, whole.tokens);
+  EXPECT_EQ(phases_of(reader), whole.state);
+}
+
+TEST_F(CudaPick, RefusesABrokenModelAsTheSamplerDoes) {
+  DeviceModel model = make_model(config(2, 64));
+  model.change_parameters([](const Parameter& parameter, std::vector<float>& values) {
+    if (parameter.spec.name == "block.1.position.bias") {
+      values[1] = std::numeric_limits<float>::quiet_NaN();
+    }
+  });
+  Sampler sampler({.temperature = 0.0}, range(7, kVocabulary));
+  SequenceReader reader(model.ctx(), model.gpt(), 9);
+  reader.pick_by(sampler, std::nullopt);
+  EXPECT_THAT(message_of<Error>([&] { reader.next(1, 8); }),
+              testing::HasSubstr("the logit of token 7 at place 1 is nan"));
 }
 
 }  // namespace

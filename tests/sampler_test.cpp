@@ -74,56 +74,22 @@ TEST(Sampler, DrawsAsOftenAsTheSoftmaxSays) {
   }
 }
 
-/// What block_weights() says of the logits that a sampler weighs.
-std::vector<BlockWeight> weights_for(const Sampler& sampler, std::vector<float> logits) {
-  const Sampler::Weighed weighed = sampler.weighed().value();
-  Context ctx = Context::cpu(1);
-  std::vector<float> row(logits.begin() + static_cast<std::ptrdiff_t>(weighed.first),
-                         logits.begin() + static_cast<std::ptrdiff_t>(weighed.first) +
-                             static_cast<std::ptrdiff_t>(weighed.count));
-  const auto count = static_cast<std::int64_t>(row.size());
-  std::vector<double> numbers(static_cast<std::size_t>(2 * weight_blocks(count)));
-  block_weights(ctx, Tensor::of(row, {count}), weighed.temperature,
-                Tensor::of(numbers, {weight_blocks(count), 2}));
-  std::vector<BlockWeight> weights;
-  for (std::size_t i = 0; i < numbers.size(); i += 2) {
-    weights.push_back({numbers[i], numbers[i + 1]});
-  }
-  return weights;
-}
-
-TEST(Sampler, PicksTheSameWhereTheWeightsOfBlocksAreKnown) {
-  std::vector<float> logits;
-  for (int i = 0; i < 1000; ++i) {
-    logits.push_back(5.0F * std::sin(static_cast<float>(i * i)) + static_cast<float>(i / 300));
-  }
-  std::vector<TokenId> allowed = first_tokens(970);  // fifteen blocks and a part of one
-  allowed.erase(allowed.begin(), allowed.begin() + 5);
-  for (const double temperature : {0.3, 1.0, 4.0}) {
-    Sampler sampler({.temperature = temperature}, allowed);
-    const std::vector<BlockWeight> known = weights_for(sampler, logits);
-    ASSERT_EQ(known.size(), 16U);
-    for (int i = 0; i < 2000; ++i) {
-      ASSERT_EQ(sampler.pick(logits, i, known), sampler.pick(logits, i)) << i;
-    }
-  }
-  Sampler sampler({}, allowed);
-  logits[700] = std::numeric_limits<float>::quiet_NaN();
-  const std::vector<BlockWeight> known = weights_for(sampler, logits);
-  EXPECT_THAT(message_of<Error>([&] { sampler.pick(logits, 3, known); }),
-              HasSubstr("the logit of token 700 at place 3 is nan"));
-}
-
-TEST(Sampler, WantsWeightsOnlyWhereAllOfThemCount) {
-  const auto wants = [](const SamplerConfig& config, std::vector<TokenId> allowed) {
-    return Sampler(config, std::move(allowed)).weighed().has_value();
+TEST(Sampler, LeavesAPickToTheDeviceWhereThatCanMakeIt) {
+  const auto leaves = [](const SamplerConfig& config, std::vector<TokenId> allowed) {
+    return Sampler(config, std::move(allowed)).choice().has_value();
   };
-  EXPECT_TRUE(wants({}, {4, 5, 6}));
-  EXPECT_TRUE(wants({.top_k = 3}, {4, 5, 6}));
-  EXPECT_FALSE(wants({.top_k = 2}, {4, 5, 6}));
-  EXPECT_FALSE(wants({.top_p = 0.9}, {4, 5, 6}));
-  EXPECT_FALSE(wants({.temperature = 0.0}, {4, 5, 6}));
-  EXPECT_FALSE(wants({}, {4, 6}));
+  EXPECT_TRUE(leaves({}, {4, 5, 6}));
+  EXPECT_TRUE(leaves({.top_k = 3}, {4, 5, 6}));
+  EXPECT_FALSE(leaves({.top_k = 2}, {4, 5, 6}));
+  EXPECT_FALSE(leaves({.top_p = 0.9}, {4, 5, 6}));
+  EXPECT_TRUE(leaves({.temperature = 0.0}, {4, 5, 6}));
+  EXPECT_TRUE(leaves({.temperature = 0.0, .top_k = 2, .top_p = 0.9}, {4, 5, 6}));
+  EXPECT_FALSE(leaves({.temperature = 0.0}, {4, 6}));
+  const TokenChoice choice = Sampler({.temperature = 0.5}, {4, 5, 6}).choice().value();
+  EXPECT_EQ(choice.first, 4);
+  EXPECT_EQ(choice.count, 3);
+  EXPECT_EQ(choice.temperature, 0.5);
+  EXPECT_EQ(choice.end, -1);
 }
 
 TEST(Sampler, KeepsTheMostLikelyAndOfEqualOnesTheFirst) {

@@ -82,15 +82,23 @@ std::span<const float> SequenceReader::logits() {
   return logits_;
 }
 
-void SequenceReader::weigh_for(const Sampler& sampler) {
-  const std::optional<Sampler::Weighed> weighed = sampler.weighed();
-  if (weighed && step_) {
-    step_->weigh(*weighed);
+void SequenceReader::pick_by(Sampler& sampler, std::optional<TokenId> end) {
+  sampler_ = &sampler;
+  std::optional<TokenChoice> choice = sampler.choice();
+  if (choice && step_) {
+    choice->end = end ? static_cast<std::int64_t>(*end) : -1;
+    step_->pick_by(*choice);
   }
 }
 
-std::span<const BlockWeight> SequenceReader::weights() const {
-  return last_ == 1 && step_ ? step_->weights() : std::span<const BlockWeight>{};
+TokenId SequenceReader::next(TokenId token, std::int64_t wanted) {
+  check<Error>(sampler_ != nullptr, "nobody has said how tokens are picked");
+  if (step_ && step_->picks()) {
+    last_ = 0;  // the logits stay on the device
+    return step_->next(ctx_, model_, token, wanted, *sampler_, single_, state_);
+  }
+  read({&token, 1});
+  return sampler_->pick(logits(), state_.seen);
 }
 
 Generated generate(Context& ctx, const Gpt& model, std::span<const TokenId> prompt,
@@ -100,7 +108,7 @@ Generated generate(Context& ctx, const Gpt& model, std::span<const TokenId> prom
   check_room(model, length, config);
   Sampler sampler(config.sampler, config.allowed);
   SequenceReader reader(ctx, model, length + config.tokens);
-  reader.weigh_for(sampler);
+  reader.pick_by(sampler, config.end);
   Generated result;
 
   auto start = Clock::now();
@@ -113,17 +121,14 @@ Generated generate(Context& ctx, const Gpt& model, std::span<const TokenId> prom
   if (stop) {
     return result;
   }
-  std::span<const float> logits = reader.logits();
+  const std::span<const float> logits = reader.logits();
   result.prompt_seconds = seconds_since(start);
 
   start = Clock::now();
   for (std::int64_t i = 0; i < config.tokens && !stop; ++i) {
-    if (i > 0) {
-      reader.read({&result.tokens.back(), 1});
-      logits = reader.logits();
-      ++result.steps;
-    }
-    const TokenId token = sampler.pick(logits, reader.state().seen, reader.weights());
+    const TokenId token = i == 0 ? sampler.pick(logits, length)
+                                 : reader.next(result.tokens.back(), config.tokens - i);
+    result.steps = i;
     result.ended = token == config.end;
     if (result.ended) {
       break;

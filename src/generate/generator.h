@@ -25,11 +25,13 @@ class SequenceReader {
   /// Computes the logits [V] of the token after the last that was read. Valid until the next call.
   std::span<const float> logits();
 
-  /// Call it before anything is read: single tokens then come with what this sampler would have to
-  /// compute of their logits, where a GPU has them.
-  void weigh_for(const Sampler& sampler);
-  /// For Sampler::pick(); empty where the logits come alone.
-  std::span<const BlockWeight> weights() const;
+  /// Call it before anything is read: what next() picks until it comes to `end`. Where a GPU can
+  /// pick as the sampler does, it need not wait for the host then. The sampler must outlive the
+  /// reader.
+  void pick_by(Sampler& sampler, std::optional<TokenId> end);
+  /// Reads a token and picks the one after it. That is to be read next, unless it is the end, by
+  /// another call; `wanted` says how many tokens are picked in this one and those to come, at most.
+  TokenId next(TokenId token, std::int64_t wanted);
 
   const DecodeState& state() const { return state_; }
 
@@ -40,7 +42,8 @@ class SequenceReader {
   Activations single_;                // for one token
   std::optional<Activations> piece_;  // for several
   std::optional<DecodeStep> step_;    // reads one token on a GPU
-  std::int64_t last_ = 0;             // tokens of the last piece
+  Sampler* sampler_ = nullptr;
+  std::int64_t last_ = 0;  // tokens of the last piece
   std::vector<std::int32_t> tokens_;
   DeviceBatch device_batch_;
   std::vector<float> logits_;

@@ -15,7 +15,7 @@ namespace carope {
 namespace {
 
 constexpr std::uint64_t kStream = 0x73616D706C65;  // apart from what else a seed decides
-constexpr std::size_t kBlock = kWeightBlock;       // values that are looked at together
+constexpr std::size_t kBlock = 64;                 // values that are looked at together
 
 /// The highest of some values; NaN if any is not finite.
 float highest_of(std::span<const float> values) {
@@ -56,29 +56,25 @@ Sampler::Sampler(const SamplerConfig& config, std::vector<TokenId> allowed)
   check<ConfigError>(!allowed_.empty(), "there is no token to choose from");
 }
 
-std::optional<Sampler::Weighed> Sampler::weighed() const {
-  if (config_.temperature == 0.0 || config_.top_p < 1.0 || keeps_few() || !is_range()) {
+std::optional<TokenChoice> Sampler::choice() const {
+  const bool of_all = config_.top_p == 1.0 && !keeps_few();
+  if ((config_.temperature > 0.0 && !of_all) || !is_range()) {
     return std::nullopt;
   }
-  return Weighed{allowed_.front(), allowed_.size(), config_.temperature};
+  return TokenChoice{.first = static_cast<std::int64_t>(allowed_.front()),
+                     .count = static_cast<std::int64_t>(allowed_.size()),
+                     .temperature = config_.temperature};
 }
 
-TokenId Sampler::pick(std::span<const float> logits, std::int64_t index,
-                      std::span<const BlockWeight> known) {
+TokenId Sampler::pick(std::span<const float> logits, std::int64_t index) {
   const std::span<const float> values = allowed_values(logits);
   heights_.clear();
-  if (known.empty()) {
-    for_each_block(values, [&](std::size_t, std::span<const float> block) {
-      heights_.push_back(highest_of(block));
-    });
-  } else {
-    for (const BlockWeight& block : known) {
-      heights_.push_back(static_cast<float>(block.highest));
-    }
-  }
+  for_each_block(values, [&](std::size_t, std::span<const float> block) {
+    heights_.push_back(highest_of(block));
+  });
   const float highest = highest_of(heights_);
   if (!std::isfinite(highest)) {
-    refuse(values, index);
+    refuse_broken(values, index);
   }
   const auto peak = std::find(heights_.begin(), heights_.end(), highest) - heights_.begin();
   const auto best =
@@ -87,7 +83,7 @@ TokenId Sampler::pick(std::span<const float> logits, std::int64_t index,
   if (config_.temperature == 0.0) {
     return best_id;
   }
-  double left = random_.uniform(static_cast<std::uint64_t>(index));
+  double left = uniform(index);
   const bool few = keeps_few();
   if (few) {
     keep_most_likely(values);
@@ -96,7 +92,7 @@ TokenId Sampler::pick(std::span<const float> logits, std::int64_t index,
       candidate.weight = std::exp(behind / config_.temperature);
     }
   } else if (config_.top_p == 1.0) {
-    sum_blocks(values, highest, known);
+    sum_blocks(values, highest);
     return pick_of_all(values, highest, left).value_or(best_id);
   }
   if (config_.top_p < 1.0) {
@@ -125,12 +121,18 @@ std::span<const float> Sampler::allowed_values(std::span<const float> logits) {
   return values_;
 }
 
-void Sampler::refuse(std::span<const float> values, std::int64_t index) const {
+void Sampler::refuse(TokenId token, std::int64_t index, float logit) {
+  throw Error(
+      fmt::format("the logit of token {} at place {} is {}: the model's weights are broken; use an "
+                  "earlier checkpoint",
+                  token, index, logit));
+}
+
+void Sampler::refuse_broken(std::span<const float> values, std::int64_t index) const {
   for (std::size_t i = 0; i < values.size(); ++i) {
-    check<Error>(std::isfinite(values[i]),
-                 "the logit of token {} at place {} is {}: the model's weights are broken; use an "
-                 "earlier checkpoint",
-                 allowed_[i], index, values[i]);
+    if (!std::isfinite(values[i])) {
+      refuse(allowed_[i], index, values[i]);
+    }
   }
 }
 
@@ -167,16 +169,8 @@ void Sampler::weigh(std::span<const float> values, float highest, double* weight
   }
 }
 
-void Sampler::sum_blocks(std::span<const float> values, float highest,
-                         std::span<const BlockWeight> known) {
+void Sampler::sum_blocks(std::span<const float> values, float highest) {
   sums_.clear();
-  for (const BlockWeight& block : known) {
-    sums_.push_back(block.sum * cpu::exp_f64((block.highest - static_cast<double>(highest)) /
-                                             config_.temperature));
-  }
-  if (!known.empty()) {
-    return;
-  }
   std::array<double, kBlock> weights{};
   for_each_block(values, [&](std::size_t, std::span<const float> block) {
     weigh(block, highest, weights.data());

@@ -7,7 +7,7 @@
 
 #include "core/random.h"
 #include "data/token.h"
-#include "ops/block_weights.h"
+#include "ops/pick_token.h"
 
 namespace carope {
 
@@ -27,18 +27,17 @@ class Sampler {
   Sampler(const SamplerConfig& config, std::vector<TokenId> allowed);
 
   /// The token at place `index` of a sequence, whose logits are given: a function of these, the
-  /// seed and the index. Where most of the work was done elsewhere, `known` has the blocks of
-  /// weighed().
-  TokenId pick(std::span<const float> logits, std::int64_t index,
-               std::span<const BlockWeight> known = {});
+  /// seed and the index.
+  TokenId pick(std::span<const float> logits, std::int64_t index);
 
-  /// Logits whose block_weights() pick() would have to compute.
-  struct Weighed {
-    std::size_t first, count;
-    double temperature;
-  };
-  /// None if the weights of few logits, or of none, decide.
-  std::optional<Weighed> weighed() const;
+  /// How pick_token() picks the same, with uniform(index) for the number that decides, up to the
+  /// rounding of sums; none where it cannot.
+  std::optional<TokenChoice> choice() const;
+  double uniform(std::int64_t index) const {
+    return random_.uniform(static_cast<std::uint64_t>(index));
+  }
+  /// Throws, as pick() does where a logit is not finite.
+  [[noreturn]] static void refuse(TokenId token, std::int64_t index, float logit);
 
  private:
   struct Candidate {
@@ -53,13 +52,13 @@ class Sampler {
   /// The logits of the allowed ids.
   std::span<const float> allowed_values(std::span<const float> logits);
   /// Says which value is not finite.
-  void refuse(std::span<const float> values, std::int64_t index) const;
+  void refuse_broken(std::span<const float> values, std::int64_t index) const;
   /// Makes the top_k most likely the candidates, without their weights.
   void keep_most_likely(std::span<const float> values);
   /// Gives some values their weights.
   void weigh(std::span<const float> values, float highest, double* weights) const;
   /// Fills sums_.
-  void sum_blocks(std::span<const float> values, float highest, std::span<const BlockWeight> known);
+  void sum_blocks(std::span<const float> values, float highest);
   std::optional<TokenId> pick_of_all(std::span<const float> values, float highest, double uniform);
   /// Whether fewer than all allowed ids are left by top_k.
   bool keeps_few() const {

@@ -290,10 +290,11 @@ std::unique_ptr<TokenPass> Gpt::plan_token_pass(Context& ctx, DecodeState& state
   return make_token_pass(ctx, model);
 }
 
-void Gpt::pass_token(Context& ctx, const Sequence& given, const Tensor& token, Activations& a,
-                     DecodeState& state, TokenPass& pass, const Tensor& logits) const {
+void Gpt::pass_token(Context& ctx, const Sequence& given, const Tensor& token, const Tensor& ended,
+                     Activations& a, DecodeState& state, TokenPass& pass,
+                     const Tensor& logits) const {
   const Sequence seq = embed(ctx, given, token, a, &state);
-  pass.run(ctx, a.embedding, seq.offset_on_device, logits);
+  pass.run(ctx, a.embedding, seq.offset_on_device, ended, logits);
   ++state.seen;
 }
 

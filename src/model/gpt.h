@@ -65,9 +65,9 @@ class Gpt {
   /// there is none that can.
   std::unique_ptr<TokenPass> plan_token_pass(Context& ctx, DecodeState& state) const;
   /// forward() and logits() of one token by such a kernel. The sequence has its offset on the
-  /// device; logits [1, V].
-  void pass_token(Context& ctx, const Sequence& given, const Tensor& token, Activations& a,
-                  DecodeState& state, TokenPass& pass, const Tensor& logits) const;
+  /// device; logits [1, V]. Where `ended` is not 0 the kernel does nothing; see TokenPass.
+  void pass_token(Context& ctx, const Sequence& given, const Tensor& token, const Tensor& ended,
+                  Activations& a, DecodeState& state, TokenPass& pass, const Tensor& logits) const;
 
   /// The mean loss over the counted targets; a.losses has each token's. A decode state is as for
   /// forward().

@@ -44,12 +44,14 @@ class CopyRing {
       load_bytes(address_ + slot * bytes_, row, bytes_, barrier(slot));
     }
   }
-  /// The row that was asked for longest ago.
-  __device__ const std::byte* wait() const {
-    barrier(slot_).wait(parity_);
-    return memory_ + slot_ * bytes_;
+  /// The row that was asked for longest ago, or `later` rows after it, fewer than there are slots.
+  __device__ const std::byte* wait(int later = 0) const {
+    const bool wraps = slot_ + later >= slots_;
+    const int slot = slot_ + later - (wraps ? slots_ : 0);
+    barrier(slot).wait(wraps ? parity_ ^ 1 : parity_);
+    return memory_ + slot * bytes_;
   }
-  /// Gives its slot to the next row, if there is one.
+  /// Gives the slot of the row that was asked for longest ago to the next one, if there is one.
   __device__ void replace(const void* next) {
     __syncwarp();  // all lanes have read it
     start(slot_, next);

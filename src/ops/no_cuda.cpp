@@ -1,7 +1,6 @@
 #include "core/error.h"
 #include "ops/adamw.h"
 #include "ops/attention.h"
-#include "ops/block_weights.h"
 #include "ops/carope.h"
 #include "ops/classifier_cuda.h"
 #include "ops/cross_entropy.h"
@@ -9,6 +8,7 @@
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/normed_linear.h"
+#include "ops/pick_token.h"
 #include "ops/rotary.h"
 #include "ops/sinusoid.h"
 #include "ops/sum.h"
@@ -40,7 +40,6 @@ bool attention_rotates(C&, const Attention&, S, T) { refuse(); }
 bool attention_through(C&, const Attention&, S, const AttentionInput&, T, T, T) { refuse(); }
 bool attention_goes_through(Device, DType, std::int64_t, std::int64_t) { refuse(); }
 void attention_cached(C&, const Attention&, S, T, const KeyValueCache&, T) { refuse(); }
-void block_weights(C&, T, double, T) { refuse(); }
 void carope(C&, const Carope&, S, T, T, T, T, T) { refuse(); }
 void carope_backward(C&, const Carope&, S, const CaropeBackward&) { refuse(); }
 void carope_phases(C&, const Carope&, S, T, T, T, T) { refuse(); }
@@ -62,6 +61,7 @@ void linear_backward_weight(C&, T, T, T, T, Write) { refuse(); }
 void layer_norm(C&, T, const NormWeights&, const Normed&, const NormGate&) { refuse(); }
 void norm_backward(C&, const NormBackward&) { refuse(); }
 bool normed_row(C&, const NormedLinear&) { refuse(); }
+void pick_token(C&, const TokenChoice&, T, T, TokenPick*, std::int64_t) { refuse(); }
 void rotary(C&, const Rotary&, S, Direction, T) { refuse(); }
 void add_sinusoid(C&, S, T, float, T) { refuse(); }
 void add_sum(C&, T, double, T) { refuse(); }

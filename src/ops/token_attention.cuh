@@ -7,26 +7,27 @@ namespace carope::cuda {
 
 /// A token's attention as the blocks of a token pass share it: a block has one head and a part of
 /// the keys, or several such in turns. D / 8 lanes share a key; every such group of lanes has a
-/// softmax of its own until the end.
+/// softmax of its own until the end. A part is as many keys as are on their way at once, if that
+/// makes not too many parts: every block reads the results of all.
 class TokenAttention {
  public:
-  __device__ TokenAttention(const PassArgs& args, std::byte* stage, std::byte* head)
+  __device__ TokenAttention(const PassArgs& args, std::byte* parts, std::byte* head)
       : args_(args),
         dim_(args.shape.dim),
-        warps_(static_cast<int>(blockDim.x / kWarp)),
         query_(reinterpret_cast<float*>(head)),
         key_(reinterpret_cast<bf16*>(query_ + dim_)),
         value_(key_ + dim_),
-        warp_max_(reinterpret_cast<float*>(stage)),
-        warp_sum_(warp_max_ + warps_),
-        warp_out_(warp_sum_ + warps_),
+        warp_max_(reinterpret_cast<float*>(parts)),
+        warp_sum_(warp_max_ + kPassWarps),
+        warp_out_(warp_sum_ + kPassWarps),
         lanes_(dim_ / kLaneColumns),
-        groups_(static_cast<int>(blockDim.x) / lanes_),
+        groups_(kPassThreads / lanes_),
         group_(static_cast<int>(threadIdx.x) / lanes_),
         column_(static_cast<int>(threadIdx.x) % lanes_ * kLaneColumns),
         position_(*args.position) {
-    const int rounds = position_ / groups_ + 1;  // of all groups
-    part_keys_ = (rounds + args.most_parts - 1) / args.most_parts * groups_;
+    const int round_keys = kKeysAtOnce * groups_;
+    const int rounds = position_ / round_keys + 1;
+    part_keys_ = (rounds + args.most_parts - 1) / args.most_parts * round_keys;
     parts_ = position_ / part_keys_ + 1;
   }
 
@@ -35,65 +36,68 @@ class TokenAttention {
     const auto unit = static_cast<int>(blockIdx.x);
     if (unit < args_.shape.heads * parts_) {
       const Part part = part_of(unit);
-      first_ = load(layer, part, part.first);
+      load(layer.keys, part, part.first, keys_);
+      load(layer.values, part, part.first, values_);
     }
   }
 
-  /// Rotates q and k, puts the token's k and v into the cache and leaves the parts' results.
-  __device__ void run(const LayerPointers& layer) {
+  /// Waits for q, k and v, rotates them, puts the token's k and v into the cache and publishes the
+  /// parts' results.
+  __device__ void run(const LayerPointers& layer, std::uint32_t tag) {
     for (auto unit = static_cast<int>(blockIdx.x); unit < args_.shape.heads * parts_;
          unit += static_cast<int>(gridDim.x)) {
       const Part part = part_of(unit);
       if (unit != static_cast<int>(blockIdx.x)) {
-        __syncthreads();  // the part before is stored
-        first_ = load(layer, part, part.first);
+        __syncthreads();  // the part before is published
+        load(layer.keys, part, part.first, keys_);
+        load(layer.values, part, part.first, values_);
       }
       const float slope = args_.slopes != nullptr ? args_.slopes[part.head] : 0.0F;
-      rotate(layer, part);
+      rotate(layer, part, tag);
       __syncthreads();
       PartialSoftmax<kLaneColumns> softmax = attend(layer, part, slope);
       join_groups(softmax);
       __syncthreads();
-      store(part);
+      publish_part(part, tag);
     }
   }
 
-  /// The result of all parts, as bf16 [C], in this block's shared memory.
-  __device__ void join_parts(bf16* attended) const {
-    constexpr int kAtOnce = 12;
+  /// Waits for all parts. Their result, as bf16 [C], in this block's shared memory.
+  __device__ void join_parts(bf16* attended, std::uint32_t tag) const {
+    constexpr int kAtOnce = 6;
     const int width = args_.shape.width;
     const int heads = args_.shape.heads;
-    for (auto c = static_cast<int>(threadIdx.x) * 2; c < width;
-         c += static_cast<int>(blockDim.x) * 2) {
+    const TaggedWord* softmaxes = args_.part_softmax.own();
+    const TaggedWord* outs = args_.part_out.own();
+    for (auto c = static_cast<int>(threadIdx.x) * 2; c < width; c += kPassThreads * 2) {
       const int h = c / dim_;
       PartialSoftmax<2> all;
       for (int begin = 0; begin < parts_; begin += kAtOnce) {
-        float max[kAtOnce], sum[kAtOnce];
-        Vec<float, 2> out[kAtOnce];
+        const TaggedWord* places[2 * kAtOnce];
+        std::uint32_t values[2 * kAtOnce][2];
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           const int part = begin + i;
-          max[i] = tiled::kNegativeInfinity;
-          sum[i] = 0.0F;
-          out[i] = {};
-          if (part < parts_) {
-            max[i] = load_fresh(args_.part_max + part * heads + h);
-            sum[i] = load_fresh(args_.part_sum + part * heads + h);
-            out[i] = load_fresh_pair(args_.part_out + part * width + c);
-          }
+          const bool exists = part < parts_;
+          places[2 * i] = exists ? softmaxes + (part * heads + h) * 2 : nullptr;
+          places[2 * i + 1] = exists ? outs + part * width + c : nullptr;
         }
-        float largest = max[0];
+        await(places, tag, values);
+        float max[kAtOnce];
+        float largest = tiled::kNegativeInfinity;
 #pragma unroll
-        for (int i = 1; i < kAtOnce; ++i) {
+        for (int i = 0; i < kAtOnce; ++i) {
+          max[i] =
+              begin + i < parts_ ? __uint_as_float(values[2 * i][0]) : tiled::kNegativeInfinity;
           largest = fmaxf(largest, max[i]);
         }
         const float shift = all.raise(largest);
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           const float weight = expf(max[i] - shift);
-          all.sum += weight * sum[i];
-          all.out[0] += weight * out[i].at[0];
-          all.out[1] += weight * out[i].at[1];
+          all.sum += weight * __uint_as_float(values[2 * i][1]);
+          all.out[0] += weight * __uint_as_float(values[2 * i + 1][0]);
+          all.out[1] += weight * __uint_as_float(values[2 * i + 1][1]);
         }
       }
       const float result[2] = {all.out[0] / all.sum, all.out[1] / all.sum};
@@ -102,16 +106,14 @@ class TokenAttention {
   }
 
  private:
-  static constexpr int kKeysAtOnce = 2;  // of a group, on their way
+  static constexpr int kKeysAtOnce = 4;  // of a group, on their way
+
+  using Row = RawRow<bf16, kLaneColumns>;
 
   struct Part {
     int head, index;
     int first, last;  // keys
   };
-  struct Loads {
-    Vec<bf16, kLaneColumns> keys[kKeysAtOnce], values[kKeysAtOnce];
-  };
-
   __device__ Part part_of(int unit) const {
     const int index = unit % parts_;
     const int first = index * part_keys_;
@@ -122,38 +124,49 @@ class TokenAttention {
     return min(start + j * groups_ + group_, part.last - 1);
   }
 
-  __device__ Loads load(const LayerPointers& layer, const Part& part, int start) const {
-    Loads loads{};
+  /// Asks for the rows of a cache that a group has from key `start` on.
+  __device__ void load(const bf16* cache, const Part& part, int start,
+                       Row (&rows)[kKeysAtOnce]) const {
 #pragma unroll
     for (int j = 0; j < kKeysAtOnce; ++j) {
       if (start + j * groups_ < part.last) {
-        const std::int64_t at =
-            static_cast<std::int64_t>(key_at(part, start, j)) * args_.shape.width +
-            part.head * dim_ + column_;
-        loads.keys[j] = load_fresh_row(layer.keys + at);
-        loads.values[j] = load_fresh_row(layer.values + at);
+        rows[j] = Row::load(cache +
+                            static_cast<std::int64_t>(key_at(part, start, j)) * args_.shape.width +
+                            part.head * dim_ + column_);
       }
     }
-    return loads;
   }
 
-  __device__ void rotate(const LayerPointers& layer, const Part& part) const {
+  /// Of a word of two bf16, the element of this number.
+  __device__ static float element(std::uint32_t word, int index) {
+    return __uint_as_float(index % 2 == 0 ? word << 16 : word & 0xFFFF0000);
+  }
+
+  __device__ void rotate(const LayerPointers& layer, const Part& part, std::uint32_t tag) const {
     const int width = args_.shape.width;
     const int pairs = args_.shape.pairs();
-    const bf16* q = args_.qkv + part.head * dim_;
-    const bf16* k = q + width;
-    const bf16* v = k + width;
     const bool appends = part.last == position_ + 1;
     const std::int64_t place = static_cast<std::int64_t>(position_) * width + part.head * dim_;
-    for (auto p = static_cast<int>(threadIdx.x); p < pairs; p += static_cast<int>(blockDim.x)) {
+    for (auto p = static_cast<int>(threadIdx.x); p < pairs; p += kPassThreads) {
       const int at[2] = {p * args_.head.step, p * args_.head.step + args_.head.partner};
-      float query[2] = {load_fresh(q + at[0]), load_fresh(q + at[1])};
-      float key[2] = {load_fresh(k + at[0]), load_fresh(k + at[1])};
-      const float value[2] = {load_fresh(v + at[0]), load_fresh(v + at[1])};
+      const TaggedWord* places[8];
+      std::uint32_t words[8][1];
+#pragma unroll
+      for (int i = 0; i < 3; ++i) {  // q, k, v
+        const TaggedWord* row = args_.qkv + (i * width + part.head * dim_) / 2;
+        places[2 * i] = row + at[0] / 2;
+        places[2 * i + 1] = row + at[1] / 2;
+      }
+      places[6] = args_.has_gate ? args_.phases + part.head * pairs + p : nullptr;
+      places[7] = args_.has_gate ? args_.gate_logits + part.head : nullptr;
+      await(places, tag, words);
+      float query[2] = {element(words[0][0], at[0]), element(words[1][0], at[1])};
+      float key[2] = {element(words[2][0], at[0]), element(words[3][0], at[1])};
+      const float value[2] = {element(words[4][0], at[0]), element(words[5][0], at[1])};
       if (args_.has_gate) {
-        turn(load_fresh(layer.phases + part.head * pairs + p), query, key);
+        turn(words[6][0], query, key);
         // A phase in turns cannot be NaN, so a NaN logit is put into the query, as in carope().
-        const float logit = load_fresh(args_.gate_logits + part.head);
+        const float logit = __uint_as_float(words[7][0]);
         query[0] = p == 0 && isnan(logit) ? logit : query[0];
       } else if (args_.increments != nullptr) {
         turn((static_cast<std::uint32_t>(position_) + 1) * args_.increments[p], query, key);
@@ -184,26 +197,25 @@ class TokenAttention {
   }
 
   __device__ PartialSoftmax<kLaneColumns> attend(const LayerPointers& layer, const Part& part,
-                                                 float slope) const {
+                                                 float slope) {
     float q[kLaneColumns];
 #pragma unroll
     for (int i = 0; i < kLaneColumns; ++i) {
       q[i] = query_[column_ + i] * args_.scale;
     }
     PartialSoftmax<kLaneColumns> softmax;
-    Loads loads = first_;
-    for (int start = part.first; start < part.last; start += kKeysAtOnce * groups_) {
-      const Loads next = load(layer, part, start + kKeysAtOnce * groups_);
+    const int round_keys = kKeysAtOnce * groups_;
+    for (int start = part.first; start < part.last; start += round_keys) {
       float scores[kKeysAtOnce];
       float largest = tiled::kNegativeInfinity;
 #pragma unroll
       for (int j = 0; j < kKeysAtOnce; ++j) {
         if (key_at(part, start, j) == position_) {  // not in the cache when that was read
-          loads.keys[j] = Vec<bf16, kLaneColumns>::load(key_ + column_);
-          loads.values[j] = Vec<bf16, kLaneColumns>::load(value_ + column_);
+          keys_[j] = Row::load(key_ + column_);
+          values_[j] = Row::load(value_ + column_);
         }
         float k[kLaneColumns];
-        unpack(loads.keys[j], k);
+        unpack(keys_[j], k);
         float score = 0.0F;
 #pragma unroll
         for (int i = 0; i < kLaneColumns; ++i) {
@@ -217,19 +229,20 @@ class TokenAttention {
                                     : tiled::kNegativeInfinity;
         largest = fmaxf(largest, scores[j]);
       }
+      load(layer.keys, part, start + round_keys, keys_);
       const float shift = softmax.raise(largest);
 #pragma unroll
       for (int j = 0; j < kKeysAtOnce; ++j) {
         const float e = expf(scores[j] - shift);
         float v[kLaneColumns];
-        unpack(loads.values[j], v);
+        unpack(values_[j], v);
         softmax.sum += e;
 #pragma unroll
         for (int i = 0; i < kLaneColumns; ++i) {
           softmax.out[i] += e * v[i];
         }
       }
-      loads = next;
+      load(layer.values, part, start + round_keys, values_);
     }
     return softmax;
   }
@@ -260,30 +273,36 @@ class TokenAttention {
     }
   }
 
-  __device__ void store(const Part& part) const {
-    for (auto c = static_cast<int>(threadIdx.x); c < dim_; c += static_cast<int>(blockDim.x)) {
+  __device__ void publish_part(const Part& part, std::uint32_t tag) const {
+    for (auto i = static_cast<int>(threadIdx.x); i < dim_ * kCopies; i += kPassThreads) {
+      const int c = i % dim_;
+      const int copy = i / dim_;
       float max = warp_max_[0];  // finite in the end: no part is without a key
-      for (int w = 1; w < warps_; ++w) {
+#pragma unroll
+      for (int w = 1; w < kPassWarps; ++w) {
         max = fmaxf(max, warp_max_[w]);
       }
       float sum = 0.0F;
       float out = 0.0F;
-#pragma unroll 4
-      for (int w = 0; w < warps_; ++w) {
+#pragma unroll
+      for (int w = 0; w < kPassWarps; ++w) {
         const float weight = expf(warp_max_[w] - max);
         sum += weight * warp_sum_[w];
         out += weight * warp_out_[w * dim_ + c];
       }
-      args_.part_out[part.index * args_.shape.width + part.head * dim_ + c] = out;
+      publish(args_.part_out.copy(copy) + part.index * args_.shape.width + part.head * dim_ + c,
+              out, tag);
       if (c == 0) {
-        args_.part_max[part.index * args_.shape.heads + part.head] = max;
-        args_.part_sum[part.index * args_.shape.heads + part.head] = sum;
+        TaggedWord* softmax =
+            args_.part_softmax.copy(copy) + (part.index * args_.shape.heads + part.head) * 2;
+        publish(softmax, max, tag);
+        publish(softmax + 1, sum, tag);
       }
     }
   }
 
   const PassArgs& args_;
-  int dim_, warps_;
+  int dim_;
   float* query_;
   bf16* key_;
   bf16* value_;
@@ -292,7 +311,8 @@ class TokenAttention {
   float* warp_out_;  // [warps, D]
   int lanes_, groups_, group_, column_;
   int position_, part_keys_, parts_;
-  Loads first_;
+  // What a group has read of the caches, before it needs it.
+  Row keys_[kKeysAtOnce]{}, values_[kKeysAtOnce]{};
 };
 
 }  // namespace carope::cuda

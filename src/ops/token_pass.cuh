@@ -1,17 +1,19 @@
 #pragma once
 
 #include "ops/copy_ring.cuh"
-#include "ops/grid_barrier.cuh"
 #include "ops/rotate.cuh"
+#include "ops/tagged_words.cuh"
 
 // What the kernel of a token pass works on. The grid is one block a multiprocessor, and all blocks
-// go through the same phases. In each a block has some rows of a weight matrix, the same in every
-// layer, and its warps have those rows, or quarters of the long ones, as items of C columns.
+// go through the same phases. In each a block has some pairs of rows of a weight matrix, the same
+// in every layer, as a word has room for the results of two; and its warps have those pairs, or
+// quarters of the long ones, as two items of C columns each.
 namespace carope::cuda {
 
-/// Twelve warps: the many rows of the MLP are two items for each where the usual model has them on
-/// 132 multiprocessors, and there are registers enough.
+/// Twelve warps: the many rows of the MLP are a pair for each where the usual model has them on 132
+/// multiprocessors, and there are registers enough.
 inline constexpr int kPassThreads = 384;
+inline constexpr int kPassWarps = kPassThreads / static_cast<int>(kWarp);
 inline constexpr int kStepColumns = 256;  // of the bf16 vectors that a warp takes at once
 inline constexpr int kLaneColumns = 8;    // of one of these, in a lane
 
@@ -40,11 +42,19 @@ struct PassShape {
 
   __host__ __device__ int pairs() const { return dim / 2; }
   __host__ __device__ int rows(int matrix) const {
-    constexpr int kOfWidth[kLayerMatrices] = {3, 1, 4, 1};
-    return matrix == kClassifier ? vocabulary : kOfWidth[matrix] * width;
+    const int of_width = matrix == kQkv ? 3 : matrix == kMlpIn ? 4 : 1;
+    return matrix == kClassifier ? vocabulary : of_width * width;
   }
   /// Items of a row.
   __host__ __device__ static constexpr int items(int matrix) { return matrix == kMlpOut ? 4 : 1; }
+  /// Items of a row, or of a pair of rows, whose results are published together.
+  __host__ __device__ static constexpr int unit_items(int matrix) {
+    return matrix == kClassifier ? 1 : 2 * items(matrix);
+  }
+  /// Rows or pairs of them.
+  __host__ __device__ int units(int matrix) const {
+    return matrix == kClassifier ? vocabulary : rows(matrix) / 2;
+  }
 };
 
 struct PassArgs {
@@ -62,19 +72,22 @@ struct PassArgs {
   int most_parts;  // that the keys of a head are split into
   int slots;       // of a warp's ring
 
-  // What blocks tell each other.
-  unsigned* barrier;   // zero before the first launch
-  bf16* residual;      // [C]
-  bf16* qkv;           // [3C]
-  bf16* hidden;        // [4C]
-  float* gate_logits;  // [H]
-  float* part_max;     // [parts, H]
-  float* part_sum;     // [parts, H]
-  float* part_out;     // [parts, C]
+  // What blocks tell each other. A layer's words have the tag of the layer, and its places serve
+  // every layer: no block is a layer ahead of another, see PassBlock.
+  std::uint32_t* last_tag;   // of the launch before; zero, as all words, before the first
+  TaggedWord* qkv;           // [3C / 2] two bf16 each
+  TaggedWord* phases;        // [H, P]
+  TaggedWord* gate_logits;   // [H]
+  CopiedWords part_softmax;  // [parts, H, 2] max and sum
+  CopiedWords part_out;      // [parts, C]
+  CopiedWords middle;        // [C / 2] the residual after attention, two bf16 each
+  CopiedWords hidden;        // [4C / 2] two bf16 each
+  CopiedWords residual;      // [C / 2] after the layer, two bf16 each
 
   // The token.
   const bf16* embedding;         // [C]
   const std::int32_t* position;  // [1]
+  const std::int32_t* ended;     // [1]
   float* logits;                 // [V]
 };
 
@@ -89,38 +102,47 @@ struct Range {
   }
 };
 
-/// Where a block's shared memory has what. Only the first and the last are larger than a few kB.
+/// Where a block's shared memory has what. Only the last is larger than a few kB. Inputs of phases
+/// lie apart, as warps of a block may be in different ones.
 struct PassMemory {
-  int stage;   // a phase's input [4C] bf16, or the warps' parts of attention [warps, 2 + D] f32
-  int head;    // q f32 [D], then k and v bf16 [D] of the head that a block attends for
-  int layers;  // LayerPointers [layers]
-  int rows;    // Range [kMatrices]: the block's
-  int items;   // Range [warps, kMatrices]
-  int sums;    // f32, of the items of a block, but for the classifier's
-  int gate;    // [C] f32: a row of the gate's weights
+  int residual;  // bf16 [C] before a layer
+  int middle;    // bf16 [C] the residual after its attention
+  int normed;    // bf16 [C]
+  int attended;  // bf16 [C]
+  int hidden;    // bf16 [4C]
+  int head;      // q f32 [D], then k and v bf16 [D] of the head that a block attends for
+  int parts;     // f32 [warps, 2 + D]: the warps' parts of attention
+  int layers;    // LayerPointers [layers]
+  int units;     // Range [kMatrices]: the block's
+  int items;     // Range [warps, kMatrices]
+  int sums;      // f32 of the MLP's last items
+  int tag;       // u32
+  int gate;      // [C] f32: a row of the gate's weights
   int barriers;
   int slots;  // [warps, slots, C] bf16
   int bytes;
 
-  __host__ __device__ PassMemory(const PassShape& shape, int blocks, int warps, int slot_count) {
-    int most_items = 0;
-    for (int m = 0; m < kLayerMatrices; ++m) {
-      const int most_rows = (shape.rows(m) + blocks - 1) / blocks;
-      const int count = most_rows * PassShape::items(m);
-      most_items = count > most_items ? count : most_items;
-    }
-    const int input = 4 * shape.width * static_cast<int>(sizeof(bf16));
-    const int parts = warps * (2 + shape.dim) * static_cast<int>(sizeof(float));
+  __host__ __device__ PassMemory(const PassShape& shape, int blocks, int slot_count) {
+    constexpr int kFloat = sizeof(float);
+    constexpr int kRange = sizeof(Range);
+    const int row = shape.width * static_cast<int>(sizeof(bf16));
+    const int most_units = (shape.units(kMlpOut) + blocks - 1) / blocks;
     bytes = 0;
-    stage = take(input > parts ? input : parts);
+    residual = take(row);
+    middle = take(row);
+    normed = take(row);
+    attended = take(row);
+    hidden = take(4 * row);
     head = take(shape.dim * static_cast<int>(sizeof(float) + 2 * sizeof(bf16)));
+    parts = take(kPassWarps * (2 + shape.dim) * kFloat);
     layers = take(shape.layers * static_cast<int>(sizeof(LayerPointers)));
-    rows = take(kMatrices * static_cast<int>(sizeof(Range)));
-    items = take(warps * kMatrices * static_cast<int>(sizeof(Range)));
-    sums = take(most_items * static_cast<int>(sizeof(float)));
-    gate = take(shape.width * static_cast<int>(sizeof(float)));
-    barriers = take((1 + warps * slot_count) * CopyRing::kBarrierBytes);
-    slots = take(warps * slot_count * shape.width * static_cast<int>(sizeof(bf16)));
+    units = take(kMatrices * kRange);
+    items = take(kPassWarps * kMatrices * kRange);
+    sums = take(most_units * PassShape::unit_items(kMlpOut) * kFloat);
+    tag = take(static_cast<int>(sizeof(std::uint32_t)));
+    gate = take(shape.width * kFloat);
+    barriers = take((1 + kPassWarps * slot_count) * CopyRing::kBarrierBytes);
+    slots = take(kPassWarps * slot_count * row);
   }
 
  private:

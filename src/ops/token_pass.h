@@ -49,9 +49,10 @@ class TokenPass {
   virtual ~TokenPass() = default;
 
   /// Takes the embedding [1, C] of the token at `position` [1] i32, on the device, through the
-  /// model; the caches and the states have it then. logits [1, V] f32.
+  /// model; the caches and the states have it then. logits [1, V] f32. Nothing happens if `ended`
+  /// [1] i32, on the device, is not 0.
   virtual void run(Context& ctx, const Tensor& embedding, const Tensor& position,
-                   const Tensor& logits) = 0;
+                   const Tensor& ended, const Tensor& logits) = 0;
 };
 
 /// Empty where no kernel serves the model: in fp32, with unusual widths, on the CPU.

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "ops/carope_scan.cuh"
 #include "ops/gelu.cuh"
 #include "ops/norm.h"
 #include "ops/token_attention.cuh"
+#include "ops/token_gate.cuh"
 
 namespace carope::cuda {
 
@@ -12,104 +12,119 @@ struct NormShare {
   float gain[kLaneColumns], shift[kLaneColumns];
 };
 
-/// What is added to a row's product.
-struct RowExtras {
-  float bias, residual;
-};
-
 /// A block's part of a token pass. Weights do not depend on the token: each warp's rows come to it
 /// through a ring, in the order of all phases to come, while blocks wait for each other. What else
 /// a phase needs of what is known before, a thread reads before it waits.
+///
+/// Why every layer may use the same places for its words: every block has rows of the MLP's first
+/// matrix, and publishes theirs when it has read all the words that it needs of those before. Any
+/// word of the next layer comes after all words of the MLP's results, each of which comes after all
+/// those of its hidden layer: so after every block has read everything up to there. Hidden words
+/// are read by blocks that then publish results of the MLP, and results before hidden words.
 template <int kVectors>
 class PassBlock {
  public:
   __device__ PassBlock(const PassArgs& args, std::byte* shared)
-      : PassBlock(args, shared,
-                  PassMemory(args.shape, static_cast<int>(gridDim.x),
-                             static_cast<int>(blockDim.x / kWarp), args.slots)) {}
+      : PassBlock(args, shared, PassMemory(args.shape, static_cast<int>(gridDim.x), args.slots)) {}
 
   __device__ void run() {
-    const bf16* residual = args_.embedding;
-    NormShare norm = share_of(layers_[0].attention_norm);
-    RowExtras extras = extras_of<kQkv>(layers_[0], nullptr, lane_);
+    if (ended_) {
+      return;
+    }
+    begin();
     for (int i = 0; i < args_.shape.layers; ++i) {
       const LayerPointers& layer = layers_[i];
-      normalise(norm, residual);
-      advance_phases(layer);
-      multiply<kQkv>();
-      store_rows<kQkv>(layer, nullptr, extras);
       attention_.prepare(layer);
-      wait();
+      gate_.prepare(layer);
+      NormShare norm = share_of(layer.attention_norm);
+      std::uint32_t biases = biases_of<kQkv>(layer);
+      receive_residual(i == 0);
+      ++tag_;
+      normalise(norm, residual_);
+      gate_.run(layer, normed_, tag_);
+      multiply<kQkv>(normed_, [&](int item, const float(&sums)[2]) {
+        const std::uint32_t word = sum_of(sums, biases_at<kQkv>(layer, item, biases));
+        if (lane_ == 0) {
+          publish(args_.qkv + item / 2, word, tag_);
+        }
+      });
 
-      attention_.run(layer);
-      __syncthreads();
-      arrive();
-      extras = extras_of<kAttentionOut>(layer, residual, lane_);
-      wait();
+      biases = biases_of<kAttentionOut>(layer);
+      attention_.run(layer, tag_);
+      if (units_[kAttentionOut].count() > 0) {
+        attention_.join_parts(attended_, tag_);
+        __syncthreads();
+        multiply<kAttentionOut>(attended_, [&](int item, const float(&sums)[2]) {
+          publish_copies(args_.middle, item / 2,
+                         sum_of(sums, biases_at<kAttentionOut>(layer, item, biases),
+                                pair_at(residual_ + item)));
+        });
+      }
 
-      attention_.join_parts(input_);
-      __syncthreads();
-      multiply<kAttentionOut>();
-      store_rows<kAttentionOut>(layer, residual, extras);
-      residual = args_.residual;
       norm = share_of(layer.mlp_norm);
-      extras = extras_of<kMlpIn>(layer, nullptr, lane_);
-      wait();
-
-      normalise(norm, residual);
-      multiply<kMlpIn>();
-      store_rows<kMlpIn>(layer, nullptr, extras);
-      extras = extras_of<kMlpOut>(layer, residual, lane_);
-      wait();
-
-      for (int c = thread_ * kLaneColumns; c < 4 * width_; c += threads_ * kLaneColumns) {
-        load_fresh_row(args_.hidden + c).store(input_ + c);
-      }
+      biases = biases_of<kMlpIn>(layer);
+      receive(args_.middle, width_, middle_);
       __syncthreads();
-      multiply<kMlpOut>();
-      store_rows<kMlpOut>(layer, residual, extras);
-      if (i + 1 < args_.shape.layers) {
-        norm = share_of(layers_[i + 1].attention_norm);
-        extras = extras_of<kQkv>(layers_[i + 1], nullptr, lane_);
-      } else {
-        norm = share_of(args_.final_norm);
+      normalise(norm, middle_);
+      multiply<kMlpIn>(normed_, [&](int item, const float(&sums)[2]) {
+        float y[2];
+        unpack_pair(sum_of(sums, biases_at<kMlpIn>(layer, item, biases)), y);
+        publish_copies(args_.hidden, item / 2, packed({gelu_of(y[0]), gelu_of(y[1])}));
+      });
+      if (units_[kMlpOut].count() > 0) {
+        finish_layer(layer);
       }
-      wait();
     }
-    normalise(norm, residual);
-    multiply<kClassifier>();
+    const NormShare norm = share_of(args_.final_norm);
+    receive_residual(false);
+    if (blockIdx.x == 0 && thread_ == 0) {
+      *args_.last_tag = tag_;  // all blocks have read it: what was received comes from all
+    }
+    normalise(norm, residual_);
+    classify();
   }
 
  private:
+  using Row = RawRow<bf16, kLaneColumns>;  // a lane's share of one
+
   __device__ PassBlock(const PassArgs& args, std::byte* shared, const PassMemory& at)
       : args_(args),
         width_(args.shape.width),
+        ended_(*args.ended != 0),
         thread_(static_cast<int>(threadIdx.x)),
-        threads_(static_cast<int>(blockDim.x)),
         lane_(thread_ % static_cast<int>(kWarp)),
         warp_(thread_ / static_cast<int>(kWarp)),
-        warps_(threads_ / static_cast<int>(kWarp)),
-        barrier_(args.barrier),
-        attention_(args, shared + at.stage, shared + at.head),
-        input_(reinterpret_cast<bf16*>(shared + at.stage)),
+        residual_(reinterpret_cast<bf16*>(shared + at.residual)),
+        middle_(reinterpret_cast<bf16*>(shared + at.middle)),
+        normed_(reinterpret_cast<bf16*>(shared + at.normed)),
+        attended_(reinterpret_cast<bf16*>(shared + at.attended)),
+        hidden_(reinterpret_cast<bf16*>(shared + at.hidden)),
         layers_(reinterpret_cast<LayerPointers*>(shared + at.layers)),
-        rows_(reinterpret_cast<Range*>(shared + at.rows)),
+        units_(reinterpret_cast<Range*>(shared + at.units)),
         items_(reinterpret_cast<Range*>(shared + at.items)),
         sums_(reinterpret_cast<float*>(shared + at.sums)),
+        attention_(args, shared + at.parts, shared + at.head),
+        gate_(args, layers_, shared + at.gate, shared + at.barriers),
         weights_(shared + at.slots + warp_ * args.slots * width_ * sizeof(bf16),
                  shared + at.barriers + (1 + warp_ * args.slots) * CopyRing::kBarrierBytes,
-                 args.slots, width_ * static_cast<int>(sizeof(bf16))),
-        gate_(shared + at.gate, shared + at.barriers, 1, width_ * static_cast<int>(sizeof(float))),
-        gate_head_(static_cast<int>(blockIdx.x)) {
+                 args.slots, width_ * static_cast<int>(sizeof(bf16))) {
+    auto* const tag = reinterpret_cast<std::uint32_t*>(shared + at.tag);
+    if (thread_ == 0) {
+      *tag =
+          *args.last_tag;  // by one thread: the block has read it once any of its threads goes on
+    }
     share_out();
-    CopyRing::init_barriers(shared + at.barriers, 1 + warps_ * args.slots);
+    CopyRing::init_barriers(shared + at.barriers, 1 + kPassWarps * args.slots);
     __syncthreads();
+    tag_ = *tag;
+  }
+
+  /// Asks for the first weights.
+  __device__ void begin() {
     for (int slot = 0; slot < weights_.slots(); ++slot) {
       weights_.start(slot, next_item());
     }
-    if (has_gate_warp()) {
-      gate_.start(0, next_gate());
-    }
+    gate_.begin();
   }
 
   /// Copies the table of layers, and finds which rows and items are whose.
@@ -117,70 +132,55 @@ class PassBlock {
     using Word = std::uint64_t;
     static_assert(sizeof(LayerPointers) % sizeof(Word) == 0);
     const int words = args_.shape.layers * static_cast<int>(sizeof(LayerPointers) / sizeof(Word));
-    for (int i = thread_; i < words; i += threads_) {
+    for (int i = thread_; i < words; i += kPassThreads) {
       reinterpret_cast<Word*>(layers_)[i] = reinterpret_cast<const Word*>(args_.layers)[i];
     }
-    for (int i = thread_; i < warps_ * kMatrices; i += threads_) {
+    for (int i = thread_; i < kPassWarps * kMatrices; i += kPassThreads) {
       const int matrix = i % kMatrices;
-      const Range rows = Range{0, args_.shape.rows(matrix)}.part(static_cast<int>(blockIdx.x),
-                                                                 static_cast<int>(gridDim.x));
-      const int each = PassShape::items(matrix);
-      items_[i] = Range{rows.first * each, rows.last * each}.part(i / kMatrices, warps_);
+      const Range units = Range{0, args_.shape.units(matrix)}.part(static_cast<int>(blockIdx.x),
+                                                                   static_cast<int>(gridDim.x));
+      // Few of a block's warps have rows after attention: those that have the fewest before it.
+      const int warp = i / kMatrices;
+      const int turn = matrix == kAttentionOut ? kPassWarps - 1 - warp : warp;
+      // What one warp computes at once: two items, but for the classifier.
+      const int together = matrix == kClassifier ? 1 : 2;
+      const int each = PassShape::unit_items(matrix) / together;
+      const Range items = Range{units.first * each, units.last * each}.part(turn, kPassWarps);
+      items_[i] = {items.first * together, items.last * together};
       if (i < kMatrices) {
-        rows_[matrix] = rows;
+        units_[matrix] = units;
       }
     }
   }
+  __device__ Range items_of(Matrix matrix) const { return items_[warp_ * kMatrices + matrix]; }
 
-  /// The item of this warp that was not asked for yet; null after the last. An item begins C after
-  /// the one before, also where four are a row.
+  /// Where an item of a matrix is, in rows of C. Of two items in a row the second is of the row
+  /// below.
+  __device__ static int place_of(int matrix, int item) {
+    const int each = PassShape::items(matrix);
+    if (each == 1) {
+      return item;
+    }
+    const int pair = item / 2 / each;
+    const int quarter = item / 2 % each;
+    return (2 * pair + item % 2) * each + quarter;
+  }
+
+  /// The item of this warp that was not asked for yet; null after the last.
   __device__ const bf16* next_item() {
-    while (left_ == 0) {
-      if (matrix_ == kLayerMatrices * args_.shape.layers) {
+    const int matrices = kLayerMatrices * args_.shape.layers;
+    while (next_.first == next_.last) {
+      if (matrix_ == matrices) {
         return nullptr;
       }
       ++matrix_;
-      const bool last = matrix_ == kLayerMatrices * args_.shape.layers;
-      const int kind = last ? kClassifier : matrix_ % kLayerMatrices;
-      const bf16* weights =
-          last ? args_.classifier : layers_[matrix_ / kLayerMatrices].weights[kind];
-      const Range items = items_[warp_ * kMatrices + kind];
-      next_ = weights + static_cast<std::int64_t>(items.first) * width_;
-      left_ = items.count();
+      next_ = items_of(
+          static_cast<Matrix>(matrix_ == matrices ? kClassifier : matrix_ % kLayerMatrices));
     }
-    --left_;
-    const bf16* item = next_;
-    next_ += width_;
-    return item;
-  }
-
-  /// Likewise the gate's rows of this block.
-  __device__ const float* next_gate() {
-    if (gate_head_ >= args_.shape.heads) {
-      gate_head_ = static_cast<int>(blockIdx.x);
-      ++gate_layer_;
-    }
-    if (gate_head_ >= args_.shape.heads || gate_layer_ >= args_.shape.layers) {
-      return nullptr;
-    }
-    const float* row =
-        layers_[gate_layer_].gate_weight + static_cast<std::int64_t>(gate_head_) * width_;
-    gate_head_ += static_cast<int>(gridDim.x);
-    return row;
-  }
-  __device__ bool has_gate_warp() const { return args_.has_gate && warp_ == warps_ - 1; }
-
-  /// Says that this block is done with a phase; all its threads come from a __syncthreads().
-  __device__ void arrive() {
-    if (thread_ == 0) {
-      barrier_.arrive();
-    }
-  }
-  __device__ void wait() {
-    if (thread_ == 0) {
-      barrier_.wait();
-    }
-    __syncthreads();
+    const bool last = matrix_ == matrices;
+    const int kind = last ? kClassifier : matrix_ % kLayerMatrices;
+    const bf16* matrix = last ? args_.classifier : layers_[matrix_ / kLayerMatrices].weights[kind];
+    return matrix + static_cast<std::int64_t>(place_of(kind, next_.first++)) * width_;
   }
 
   __device__ NormShare share_of(const NormPointers& norm) const {
@@ -193,26 +193,93 @@ class PassBlock {
     return share;
   }
 
-  template <Matrix kMatrix>
-  __device__ RowExtras extras_of(const LayerPointers& layer, const bf16* residual,
-                                 int index) const {
-    const Range rows = rows_[kMatrix];
-    if (warp_ != 0 || index >= rows.count()) {
-      return {};
-    }
-    // A block's rows of the residual are its own: nobody else writes them.
-    const int row = rows.first + index;
-    return {to_float(layer.biases[kMatrix][row]),
-            residual != nullptr ? load_fresh(residual + row) : 0.0F};
+  // Two bf16 in a word.
+  __device__ static std::uint32_t packed(const float (&values)[2]) {
+    const Vec<bf16, 2> pair = pack<bf16>(values);
+    std::uint32_t word;
+    memcpy(&word, &pair, sizeof(word));
+    return word;
+  }
+  __device__ static void unpack_pair(std::uint32_t word, float (&values)[2]) {
+    values[0] = __uint_as_float(word << 16);
+    values[1] = __uint_as_float(word & 0xFFFF0000);
+  }
+  __device__ static std::uint32_t pair_at(const bf16* from) {
+    return *reinterpret_cast<const std::uint32_t*>(from);
   }
 
-  /// input = the normalised x [C]. Warps that have a vector of columns each read the whole row, and
-  /// add up in the order of the other kernels of the norm.
-  __device__ void normalise(const NormShare& share, const bf16* x) {
+  /// The biases of the rows of this warp's first items.
+  template <Matrix kMatrix>
+  __device__ std::uint32_t biases_of(const LayerPointers& layer) const {
+    static_assert(PassShape::items(kMatrix) == 1);
+    const Range items = items_of(kMatrix);
+    return items.count() > 0 ? pair_at(layer.biases[kMatrix] + items.first) : 0;
+  }
+  /// Those of an item's, when the first ones are known.
+  template <Matrix kMatrix>
+  __device__ std::uint32_t biases_at(const LayerPointers& layer, int item,
+                                     std::uint32_t first) const {
+    return item == items_of(kMatrix).first ? first : pair_at(layer.biases[kMatrix] + item);
+  }
+  /// The sums of two rows with what is added to them.
+  __device__ static std::uint32_t sum_of(const float (&sums)[2], std::uint32_t biases,
+                                         std::uint32_t residuals = 0) {
+    float bias[2], residual[2];
+    unpack_pair(biases, bias);
+    unpack_pair(residuals, residual);
+    return packed({sums[0] + bias[0] + residual[0], sums[1] + bias[1] + residual[1]});
+  }
+
+  /// By lanes that all have the value.
+  __device__ void publish_copies(const CopiedWords& to, int at, std::uint32_t value) const {
+    if (lane_ < kCopies) {
+      publish(to.copy(lane_) + at, value, tag_);
+    }
+  }
+
+  /// Waits for `count` bf16 and puts them into shared memory.
+  __device__ void receive(const CopiedWords& words, int count, bf16* to) const {
+    constexpr int kAtOnce = 2;
+    constexpr int kElements = 4;  // of two words
+    for (int begin = thread_ * kElements; begin < count;
+         begin += kAtOnce * kPassThreads * kElements) {
+      const TaggedWord* places[kAtOnce];
+      std::uint32_t values[kAtOnce][2];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int element = begin + i * kPassThreads * kElements;
+        places[i] = element < count ? words.own() + element / 2 : nullptr;
+      }
+      await(places, tag_, values);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (places[i] != nullptr) {
+          const Vec<std::uint32_t, 2> pair{{values[i][0], values[i][1]}};
+          pair.store(reinterpret_cast<std::uint32_t*>(to + begin + i * kPassThreads * kElements));
+        }
+      }
+    }
+  }
+
+  /// The residual before a layer: the token's embedding, or what the layer before left.
+  __device__ void receive_residual(bool first) const {
+    if (first) {
+      for (int c = thread_ * kLaneColumns; c < width_; c += kPassThreads * kLaneColumns) {
+        Vec<bf16, kLaneColumns>::load(args_.embedding + c).store(residual_ + c);
+      }
+    } else {
+      receive(args_.residual, width_, residual_);
+    }
+    __syncthreads();
+  }
+
+  /// normed = the normalised x [C]. Warps that have a vector of columns each read the whole row,
+  /// and add up in the order of the other kernels of the norm.
+  __device__ void normalise(const NormShare& share, const bf16* x) const {
     if (warp_ * kStepColumns < width_) {
-      Vec<bf16, kLaneColumns> vectors[kVectors];
+      Row vectors[kVectors];
       float sum = 0.0F;
-      for_each_vector([&](int i, int column) { vectors[i] = load_fresh_row(x + column); });
+      load_vectors(x, vectors);
       for_each_vector([&](int i, int) {
         float values[kLaneColumns];
         unpack(vectors[i], values);
@@ -234,17 +301,15 @@ class PassBlock {
         }
       });
       const float rstd = rsqrtf(warp_sum(squares) / width + kNormEpsilon);
-      for_each_vector([&](int i, int column) {
-        if (i == warp_) {
-          float values[kLaneColumns];
-          unpack(vectors[i], values);
+      if (const int column = thread_ * kLaneColumns; column < width_) {
+        float values[kLaneColumns];
+        unpack(Row::load(x + column), values);
 #pragma unroll
-          for (int k = 0; k < kLaneColumns; ++k) {
-            values[k] = (values[k] - mean) * rstd * share.gain[k] + share.shift[k];
-          }
-          pack<bf16>(values).store(input_ + column);
+        for (int k = 0; k < kLaneColumns; ++k) {
+          values[k] = (values[k] - mean) * rstd * share.gain[k] + share.shift[k];
         }
-      });
+        pack<bf16>(values).store(normed_ + column);
+      }
     }
     __syncthreads();
   }
@@ -259,147 +324,140 @@ class PassBlock {
       }
     }
   }
+  __device__ void load_vectors(const bf16* from, Row (&x)[kVectors]) const {
+    for_each_vector([&](int i, int column) { x[i] = Row::load(from + column); });
+  }
 
-  /// Multiplies this warp's items of a matrix by the input.
-  template <Matrix kMatrix>
-  __device__ void multiply() {
-    constexpr int kEach = PassShape::items(kMatrix);
-    const Range items = items_[warp_ * kMatrices + kMatrix];
-    const int first_of_block = rows_[kMatrix].first * kEach;
-    Vec<bf16, kLaneColumns> x[kVectors];
-    const auto load_input = [&](const bf16* from) {
-      for_each_vector(
-          [&](int i, int column) { x[i] = Vec<bf16, kLaneColumns>::load(from + column); });
-    };
-    if constexpr (kEach == 1) {
-      load_input(input_);
+  /// The products of x and the next rows of the ring, in every lane.
+  template <int kRows>
+  __device__ void multiply_rows(const Row (&x)[kVectors], float (&sums)[kRows]) const {
+    const bf16* rows[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      rows[r] = reinterpret_cast<const bf16*>(weights_.wait(r));
+      sums[r] = 0.0F;
     }
-    for (int item = items.first; item < items.last; ++item) {
-      if constexpr (kEach > 1) {
-        load_input(input_ + item % kEach * width_);
-      }
-      const auto* row = reinterpret_cast<const bf16*>(weights_.wait());
-      float sum = 0.0F;
-      for_each_vector([&](int i, int column) {
-        float values[kLaneColumns], w[kLaneColumns];
-        unpack(x[i], values);
-        unpack(Vec<bf16, kLaneColumns>::load(row + column), w);
+    for_each_vector([&](int i, int column) {
+      float values[kLaneColumns];
+      unpack(x[i], values);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        float w[kLaneColumns];
+        unpack(Row::load(rows[r] + column), w);
 #pragma unroll
         for (int k = 0; k < kLaneColumns; ++k) {
-          sum = fmaf(values[k], w[k], sum);
-        }
-      });
-      weights_.replace(next_item());
-      sum = warp_sum(sum);
-      if (lane_ == 0) {
-        if constexpr (kMatrix == kClassifier) {
-          args_.logits[item] = sum;
-        } else {
-          sums_[item - first_of_block] = sum;
+          sums[r] = fmaf(values[k], w[k], sums[r]);
         }
       }
+    });
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      sums[r] = warp_sum(sums[r]);
+    }
+  }
+  /// Lets others come in place of the rows that were multiplied.
+  template <int kRows>
+  __device__ void replace_rows() {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      weights_.replace(next_item());
     }
   }
 
-  /// Makes results of the block's sums, and says that the phase is done.
-  template <Matrix kMatrix>
-  __device__ void store_rows(const LayerPointers& layer, const bf16* residual,
-                             const RowExtras& first) {
+  /// Calls finish(item, sums) with the products of this warp's items and their parts of x, two at a
+  /// time.
+  template <Matrix kMatrix, class Finish>
+  __device__ void multiply(const bf16* x, const Finish& finish) {
     constexpr int kEach = PassShape::items(kMatrix);
-    __syncthreads();
-    if (warp_ != 0) {
-      return;
+    const Range items = items_of(kMatrix);
+    Row vectors[kVectors];
+    for (int item = items.first; item < items.last; item += 2) {
+      if (kEach > 1 || item == items.first) {
+        load_vectors(x + item / 2 % kEach * width_, vectors);
+      }
+      float sums[2];
+      multiply_rows(vectors, sums);
+      finish(item, sums);
+      replace_rows<2>();
     }
-    const Range rows = rows_[kMatrix];
-    for (int i = lane_; i < rows.count(); i += static_cast<int>(kWarp)) {
-      const RowExtras extras = i == lane_ ? first : extras_of<kMatrix>(layer, residual, i);
-      float sum = sums_[i * kEach];
+  }
+
+  /// The MLP's last matrix: its rows are so long that several warps share each pair of them.
+  __device__ void finish_layer(const LayerPointers& layer) {
+    constexpr int kEach = PassShape::items(kMlpOut);
+    const Range pairs = units_[kMlpOut];
+    const int first_item = pairs.first * PassShape::unit_items(kMlpOut);
+    const auto biases_at = [&](int i) {
+      return pair_at(layer.biases[kMlpOut] + (pairs.first + i / kCopies) * 2);
+    };
+    const int results = pairs.count() * kCopies;
+    const std::uint32_t biases = thread_ < results ? biases_at(thread_) : 0;
+    receive(args_.hidden, 4 * width_, hidden_);
+    __syncthreads();
+    multiply<kMlpOut>(hidden_, [&](int item, const float(&sums)[2]) {
+      if (lane_ == 0) {
+        sums_[item - first_item] = sums[0];
+        sums_[item - first_item + 1] = sums[1];
+      }
+    });
+    __syncthreads();
+    for (int i = thread_; i < results; i += kPassThreads) {
+      const int pair = i / kCopies;
+      const float* parts = sums_ + pair * 2 * kEach;
+      float sums[2] = {parts[0], parts[1]};
 #pragma unroll
       for (int k = 1; k < kEach; ++k) {
-        sum += sums_[i * kEach + k];
+        sums[0] += parts[2 * k];
+        sums[1] += parts[2 * k + 1];
       }
-      const float y = sum + extras.bias;
-      const int row = rows.first + i;
-      if constexpr (kMatrix == kQkv) {
-        args_.qkv[row] = from_float<bf16>(y);
-      } else if constexpr (kMatrix == kMlpIn) {
-        args_.hidden[row] = from_float<bf16>(gelu_of(to_float(from_float<bf16>(y))));
-      } else {
-        args_.residual[row] = from_float<bf16>(y + extras.residual);
-      }
+      const int row = (pairs.first + pair) * 2;
+      publish(args_.residual.copy(i % kCopies) + row / 2,
+              sum_of(sums, i == thread_ ? biases : biases_at(i), pair_at(middle_ + row)), tag_);
     }
-    __syncwarp();
-    arrive();
   }
 
-  /// Gives the gates' logits of the block's heads, and turns these heads' clocks. One warp does it,
-  /// adding up in the order of other layers of few rows.
-  __device__ void advance_phases(const LayerPointers& layer) {
-    if (!has_gate_warp()) {
-      return;
+  __device__ void classify() {
+    const Range rows = items_of(kClassifier);
+    Row x[kVectors];
+    load_vectors(normed_, x);
+    int row = rows.first;
+    for (; row + 1 < rows.last; row += 2) {
+      float sums[2];
+      multiply_rows(x, sums);
+      replace_rows<2>();
+      if (lane_ < 2) {
+        args_.logits[row + lane_] = lane_ == 0 ? sums[0] : sums[1];
+      }
     }
-    constexpr int kColumns = 4;  // of a lane at once
-    constexpr int kMostPairs = 2;
-    const int pairs = args_.shape.pairs();
-    for (auto h = static_cast<int>(blockIdx.x); h < args_.shape.heads;
-         h += static_cast<int>(gridDim.x)) {
-      std::uint32_t* phases = layer.phases + h * pairs;
-      std::uint32_t phase[kMostPairs];
-#pragma unroll
-      for (int i = 0; i < kMostPairs; ++i) {
-        const int pair = i * static_cast<int>(kWarp) + lane_;
-        phase[i] = pair < pairs ? phases[pair] : 0;
-      }
-      const float bias = layer.gate_bias != nullptr ? layer.gate_bias[h] : 0.0F;
-      const bf16* x = args_.gate_reads_embedding ? args_.embedding : input_;
-      const auto* row = reinterpret_cast<const float*>(gate_.wait());
-      float sum = 0.0F;
-      for (int column = lane_ * kColumns; column < width_; column += kWarp * kColumns) {
-        float values[kColumns], w[kColumns];
-        unpack(Vec<bf16, kColumns>::load(x + column), values);
-        load_floats(row + column, w);
-#pragma unroll
-        for (int k = 0; k < kColumns; ++k) {
-          sum = fmaf(values[k], w[k], sum);
-        }
-      }
-      gate_.replace(next_gate());
-      const float logit = warp_sum(sum) + bias;
-      const Squares frequency = Squares::of(gate_of(logit).frequency);
-#pragma unroll
-      for (int i = 0; i < kMostPairs; ++i) {
-        const int pair = i * static_cast<int>(kWarp) + lane_;
-        if (pair < pairs) {
-          Powers power(frequency, pair % kGroup, args_.exponent_start);
-          power.skip(pair / kGroup);
-          phases[pair] = phase[i] + power.turns();
-        }
-      }
+    if (row < rows.last) {
+      float sums[1];
+      multiply_rows(x, sums);
       if (lane_ == 0) {
-        args_.gate_logits[h] = logit;
+        args_.logits[row] = sums[0];
       }
     }
   }
 
   const PassArgs& args_;
   int width_;
-  int thread_, threads_, lane_, warp_, warps_;
-  GridBarrier barrier_;
-  TokenAttention attention_;
-  bf16* input_;  // [4C] of a phase
+  bool ended_;
+  int thread_, lane_, warp_;
+  bf16* residual_;  // [C]
+  bf16* middle_;    // [C]
+  bf16* normed_;    // [C]
+  bf16* attended_;  // [C]
+  bf16* hidden_;    // [4C]
   LayerPointers* layers_;
-  Range* rows_;   // [kMatrices]
+  Range* units_;  // [kMatrices]
   Range* items_;  // [warps, kMatrices]
   float* sums_;
+  TokenAttention attention_;
+  TokenGate gate_;
   CopyRing weights_;
-  CopyRing gate_;
+  std::uint32_t tag_;  // of the words that are published
   // Where next_item() is.
   int matrix_ = -1;
-  int left_ = 0;
-  const bf16* next_ = nullptr;
-  // Where next_gate() is.
-  int gate_layer_ = 0;
-  int gate_head_;
+  Range next_{0, 0};
 };
 
 }  // namespace carope::cuda

@@ -24,7 +24,7 @@ using PassKernel = void (*)(PassArgs);
 class TokenPassOnCuda : public TokenPass {
  public:
   /// Throws nothing where the model or the device does not suit: ready() is then false.
-  TokenPassOnCuda(const Context& ctx, const TokenModel& model) : blocks_(multiprocessors(ctx)) {
+  TokenPassOnCuda(const Context& ctx, const TokenModel& model) {
     if (!suits(model) || !fits(ctx)) {
       return;
     }
@@ -34,13 +34,15 @@ class TokenPassOnCuda : public TokenPass {
 
   bool ready() const { return ready_; }
 
-  void run(Context& ctx, const Tensor& embedding, const Tensor& position,
+  void run(Context& ctx, const Tensor& embedding, const Tensor& position, const Tensor& ended,
            const Tensor& logits) override {
     check_shape(embedding, {1, args_.shape.width}, "the embedding of a token");
     check_shape(position, {1}, "the position of a token");
+    check_shape(ended, {1}, "whether a sequence has ended");
     check_shape(logits, {1, args_.shape.vocabulary}, "the logits of a token");
     args_.embedding = data_of<bf16>(embedding);
     args_.position = position.data<std::int32_t>();
+    args_.ended = ended.data<std::int32_t>();
     args_.logits = logits.f32();
     cudaLaunchAttribute all_at_once{};
     all_at_once.id = cudaLaunchAttributeCooperative;
@@ -61,7 +63,7 @@ class TokenPassOnCuda : public TokenPass {
   void point_to(const Context& ctx, const TokenModel& model);
 
   PassArgs args_{.head = HeadShape(1, RotaryLayout::kHalf)};
-  int blocks_;
+  int blocks_ = 0;
   int shared_bytes_ = 0;
   PassKernel kernel_ = nullptr;
   Memory table_;  // LayerPointers
@@ -132,10 +134,9 @@ bool TokenPassOnCuda::suits(const TokenModel& model) {
 bool TokenPassOnCuda::fits(const Context& ctx) {
   constexpr int kMostSlots = 16;
   constexpr int kFewestSlots = 2;
-  constexpr int kWarps = kPassThreads / static_cast<int>(kWarp);
   constexpr int kFewVectors = 4;
   constexpr int kManyVectors = 8;
-  static_assert(kManyVectors <= kWarps);  // a warp normalises one vector of columns
+  static_assert(kManyVectors <= kPassWarps);  // a warp normalises one vector of columns
   const int device = ctx.device().index;
   int cooperative = 0;
   int most_bytes = 0;
@@ -145,9 +146,9 @@ bool TokenPassOnCuda::fits(const Context& ctx) {
                                                             : token_pass_kernel<kManyVectors>;
   cudaFuncAttributes compiled{};
   CUDA_CHECK(cudaFuncGetAttributes(&compiled, kernel_));
-  const auto bytes_with = [&](int slots) {
-    return PassMemory(args_.shape, blocks_, kWarps, slots).bytes;
-  };
+  // Every block is to have rows of the MLP's first matrix: see PassBlock.
+  blocks_ = std::min(multiprocessors(ctx), args_.shape.units(kMlpIn));
+  const auto bytes_with = [&](int slots) { return PassMemory(args_.shape, blocks_, slots).bytes; };
   args_.slots = kMostSlots;
   while (args_.slots >= kFewestSlots && bytes_with(args_.slots) > most_bytes) {
     --args_.slots;
@@ -203,17 +204,21 @@ void TokenPassOnCuda::point_to(const Context& ctx, const TokenModel& model) {
   args_.exponent_start = static_cast<int>(rotation.exponent_start);
   args_.most_parts = std::max(1, blocks_ / shape.heads);
   arena_ = Arena::plan(ctx.device(), [&](Arena& arena) {
-    const auto activations = [&](std::int64_t count) {
-      return data_of<bf16>(arena.take({{count}, DType::kBF16}));
+    const auto words = [&](std::int64_t count) {
+      return data_of<TaggedWord>(arena.take({{count, 2}, DType::kU32}));
     };
-    args_.barrier = data_of<unsigned>(arena.take({{1}, DType::kU32}));
-    args_.residual = activations(shape.width);
-    args_.qkv = activations(3 * std::int64_t{shape.width});
-    args_.hidden = activations(4 * std::int64_t{shape.width});
-    args_.gate_logits = arena.take({shape.heads}).f32();
-    args_.part_max = arena.take({args_.most_parts, shape.heads}).f32();
-    args_.part_sum = arena.take({args_.most_parts, shape.heads}).f32();
-    args_.part_out = arena.take({args_.most_parts, shape.width}).f32();
+    const auto copied = [&](int count) {
+      return CopiedWords{words(std::int64_t{kCopies} * count), count};
+    };
+    args_.last_tag = data_of<std::uint32_t>(arena.take({{1}, DType::kU32}));
+    args_.qkv = words(shape.units(kQkv));
+    args_.phases = words(std::int64_t{shape.heads} * shape.pairs());
+    args_.gate_logits = words(shape.heads);
+    args_.part_softmax = copied(args_.most_parts * shape.heads * 2);
+    args_.part_out = copied(args_.most_parts * shape.width);
+    args_.middle = copied(shape.units(kAttentionOut));
+    args_.hidden = copied(shape.units(kMlpIn));
+    args_.residual = copied(shape.units(kMlpOut));
   });
   arena_.clear();
 }
