@@ -215,7 +215,7 @@ some_of_all='
   Sweep sum *
   Training attention B2_T128_H2_D64 B2_T129_H2_D64 B2_T130_H2_D128
   Training attention_cached B2_T544_H3_D64_* B2_T603_H3_D128_*
-  Training mlp rows256_* rows1024_*
+  Training mlp rows256_* rows512_* rows1024_*
   Training classifier rows512_width512_*
   Training gated_norm rows100_width768_heads12
   Training gate rows700_in768_out19

@@ -135,7 +135,7 @@ TEST(Rounding, ByRowGivesARowTheSameBitsWhicheverRowsComeWithIt) {
       std::vector<float> plain(pre.size());
       const Shape shape{end - begin, out};
       linear_gelu(ctx, rows.slice_rows(begin, end), Tensor::of(weight, {out, in}),
-                  Tensor::of(bias, {out}), Tensor::of(pre, shape), Tensor::of(y, shape),
+                  Tensor::of(bias, {out}), {Tensor::of(pre, shape)}, Tensor::of(y, shape),
                   Rounding::kByRow);
       linear(ctx, rows.slice_rows(begin, end), Tensor::of(weight, {out, in}), {},
              Tensor::of(plain, shape), Rounding::kByRow);

@@ -48,6 +48,10 @@ Activations::Activations(const GptConfig& config, const PositionEncoding& encodi
   const bool training = purpose != Purpose::kInference;
   const bool keeps = purpose != Purpose::kRecomputing;  // each block its norms' results and GELU's
 
+  // Of a slope the GELU's result cannot be made again.
+  const bool slopes =
+      purpose == Purpose::kTraining && prefers_slopes(device, compute, rows, width, 4 * width);
+
   const auto normed = [&](Arena& arena) {
     return take_normed(arena, keeps ? arena.take({{rows, width}, compute}) : shared.normed);
   };
@@ -61,7 +65,7 @@ Activations::Activations(const GptConfig& config, const PositionEncoding& encodi
         .logsumexp = arena.take({batch, config.heads, length}),
         .residual_mid = arena.take({{rows, width}, compute}),
         .normed_mid = normed(arena),
-        .mlp_pre = arena.take({{rows, 4 * width}, compute}),
+        .mlp_gelu = {arena.take({{rows, 4 * width}, compute}), slopes},
         .mlp_hidden = keeps ? arena.take({{rows, 4 * width}, compute}) : shared.mlp_hidden};
   };
 

@@ -5,6 +5,7 @@
 #include "core/arena.h"
 #include "model/config.h"
 #include "ops/attention.h"
+#include "ops/linear.h"
 #include "ops/norm.h"
 #include "position/encoding.h"
 
@@ -20,7 +21,7 @@ struct BlockActivations {
   Tensor logsumexp;              // [B, H, T]
   Tensor residual_mid;           // [N, C] after attention
   Normed normed_mid;             // [N, C]
-  Tensor mlp_pre;                // [N, 4C] before the GELU
+  SavedGelu mlp_gelu;            // [N, 4C]
   Tensor mlp_hidden;             // [N, 4C]
 };
 

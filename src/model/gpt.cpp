@@ -225,7 +225,7 @@ void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Ac
                  .normed = b.normed_mid,
                  .weight = w.mlp_in.weight,
                  .bias = w.mlp_in.bias,
-                 .pre = b.mlp_pre,
+                 .gelu = b.mlp_gelu,
                  .y = b.mlp_hidden},
                 rounding);
   linear_add(ctx, b.mlp_hidden, w.mlp_out.weight, w.mlp_out.bias, b.residual_mid, result, rounding);
@@ -387,11 +387,11 @@ void Gpt::block_backward(Context& ctx, const Sequence& seq, std::size_t layer, A
   const bool again = a.purpose == Purpose::kRecomputing;  // what the blocks did not keep
 
   if (again) {
-    gelu(ctx, b.mlp_pre, b.mlp_hidden);
+    gelu(ctx, b.mlp_gelu.values, b.mlp_hidden);
   }
   // The norm before has summed the bias's gradient while it made dresidual.
   linear_backward_weight(ctx, b.mlp_hidden, s.dresidual, dw.mlp_out.weight, {}, write);
-  linear_backward_gelu(ctx, s.dresidual, w.mlp_out.weight, b.mlp_pre, s.dmlp, dw.mlp_in.bias,
+  linear_backward_gelu(ctx, s.dresidual, w.mlp_out.weight, b.mlp_gelu, s.dmlp, dw.mlp_in.bias,
                        write);
   if (again) {
     layer_norm(ctx, b.residual_mid, w.mlp_norm, b.normed_mid);

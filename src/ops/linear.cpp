@@ -17,6 +17,7 @@ decltype(carope::linear_backward_weight) linear_backward_weight;
 namespace cuda {
 decltype(carope::linear) linear;
 decltype(carope::linear_add) linear_add;
+decltype(carope::prefers_slopes) prefers_slopes;
 decltype(carope::linear_gelu) linear_gelu;
 decltype(carope::gelu) gelu;
 decltype(carope::linear_backward_input) linear_backward_input;
@@ -59,12 +60,17 @@ void linear_add(Context& ctx, const Tensor& x, const Tensor& weight, const Tenso
   dispatch(ctx, cpu::linear_add, cuda::linear_add, x, weight, bias, residual, y, rounding);
 }
 
+bool prefers_slopes(Device device, DType dtype, std::int64_t rows, std::int64_t in,
+                    std::int64_t out) {
+  return device.kind == DeviceKind::kCuda && cuda::prefers_slopes(device, dtype, rows, in, out);
+}
+
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                 const Tensor& pre, const Tensor& y, Rounding rounding) {
+                 const SavedGelu& saved, const Tensor& y, Rounding rounding) {
   check_layer(x, weight, y);
   check_bias(bias, weight);
-  check_shape(pre, y.shape(), "the input of the GELU");
-  dispatch(ctx, cpu::linear_gelu, cuda::linear_gelu, x, weight, bias, pre, y, rounding);
+  check_shape(saved.values, y.shape(), "what a GELU saves");
+  dispatch(ctx, cpu::linear_gelu, cuda::linear_gelu, x, weight, bias, saved, y, rounding);
 }
 
 void gelu(Context& ctx, const Tensor& pre, const Tensor& y) {
@@ -79,15 +85,16 @@ void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight,
   dispatch(ctx, cpu::linear_backward_input, cuda::linear_backward_input, dy, weight, dx, write);
 }
 
-void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
-                          const Tensor& dpre, const Tensor& dbias, Write write) {
+void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
+                          const SavedGelu& saved, const Tensor& dpre, const Tensor& dbias,
+                          Write write) {
   check_layer(dpre, weight, dy);
-  check_shape(pre, dpre.shape(), "the input of the GELU");
+  check_shape(saved.values, dpre.shape(), "what a GELU saved");
   if (dbias) {
     check_shape(dbias, {dpre.cols()}, "the bias of a linear layer");
   }
-  dispatch(ctx, cpu::linear_backward_gelu, cuda::linear_backward_gelu, dy, weight, pre, dpre, dbias,
-           write);
+  dispatch(ctx, cpu::linear_backward_gelu, cuda::linear_backward_gelu, dy, weight, saved, dpre,
+           dbias, write);
 }
 
 void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dweight,

@@ -15,9 +15,20 @@ void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& b
 void linear_add(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                 const Tensor& residual, const Tensor& y, Rounding rounding = Rounding::kAsFastest);
 
-/// pre = x Wᵀ + b and y = gelu(pre); `pre` is kept for the backward pass.
+/// What a GELU leaves for its backward pass.
+struct SavedGelu {
+  Tensor values;        // [N, O] its input
+  bool slopes = false;  // no, its derivative there
+};
+
+/// Whether slopes are faster for such a layer: its kernel makes them beside the GELU for little,
+/// and the backward pass only multiplies by them.
+bool prefers_slopes(Device device, DType dtype, std::int64_t rows, std::int64_t in,
+                    std::int64_t out);
+
+/// pre = x Wᵀ + b and y = gelu(pre).
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                 const Tensor& pre, const Tensor& y, Rounding rounding = Rounding::kAsFastest);
+                 const SavedGelu& saved, const Tensor& y, Rounding rounding = Rounding::kAsFastest);
 
 /// y = gelu(pre): what linear_gelu() made of it.
 void gelu(Context& ctx, const Tensor& pre, const Tensor& y);
@@ -28,8 +39,9 @@ void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight,
 
 /// dpre = (dy W) gelu'(pre): through this layer and the GELU that made its input. dbias = Σ dpre,
 /// or added to what is there: the gradient of the bias in `pre`, unless it is empty.
-void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
-                          const Tensor& dpre, const Tensor& dbias, Write write);
+void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
+                          const SavedGelu& saved, const Tensor& dpre, const Tensor& dbias,
+                          Write write);
 
 /// dW = dyᵀ x and db = Σ dy, or added to what is there. What is empty is skipped.
 void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dweight,

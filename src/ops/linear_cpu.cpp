@@ -74,17 +74,24 @@ void linear_add(Context& ctx, const Tensor& x, const Tensor& weight, const Tenso
 }
 
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                 const Tensor& pre, const Tensor& y, Rounding rounding) {
+                 const SavedGelu& saved, const Tensor& y, Rounding rounding) {
+  const Tensor& pre = saved.values;
   matmul(ctx, {x.rows(), weight.dim(0), x.cols()}, plain(x), transposed(weight), plain(pre),
          Write::kOverwrite, rounding, [&](const Tile& tile) {
            add_bias(tile, bias, pre);
            const std::int64_t n = pre.cols();
            for (std::int64_t row = tile.row_begin; row < tile.row_end; ++row) {
-             const float* in = pre.f32() + row * n;
+             float* in = pre.f32() + row * n;
              float* out = y.f32() + row * n;
 #pragma omp simd
              for (std::int64_t col = tile.col_begin; col < tile.col_end; ++col) {
                out[col] = gelu(in[col]);
+             }
+             if (saved.slopes) {
+#pragma omp simd
+               for (std::int64_t col = tile.col_begin; col < tile.col_end; ++col) {
+                 in[col] = gelu_derivative(in[col]);
+               }
              }
            }
          });
@@ -105,14 +112,22 @@ void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight,
   matmul(ctx, {dy.rows(), weight.dim(1), dy.cols()}, plain(dy), plain(weight), plain(dx), write);
 }
 
-void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
-                          const Tensor& dpre, const Tensor& dbias, Write write) {
+void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
+                          const SavedGelu& saved, const Tensor& dpre, const Tensor& dbias,
+                          Write write) {
   matmul(ctx, {dy.rows(), weight.dim(1), dy.cols()}, plain(dy), plain(weight), plain(dpre),
          Write::kOverwrite, Rounding::kAsFastest, [&](const Tile& tile) {
-           const std::int64_t n = pre.cols();
+           const std::int64_t n = dpre.cols();
            for (std::int64_t row = tile.row_begin; row < tile.row_end; ++row) {
-             const float* in = pre.f32() + row * n;
+             const float* in = saved.values.f32() + row * n;
              float* out = dpre.f32() + row * n;
+             if (saved.slopes) {
+#pragma omp simd
+               for (std::int64_t col = tile.col_begin; col < tile.col_end; ++col) {
+                 out[col] *= in[col];
+               }
+               continue;
+             }
 #pragma omp simd
              for (std::int64_t col = tile.col_begin; col < tile.col_end; ++col) {
                out[col] *= gelu_derivative(in[col]);

@@ -68,8 +68,14 @@ void map(Context& ctx, const Tensor& x, const Tensor& y, const Function& functio
 struct Gelu {
   __device__ float operator()(float x) const { return gelu_of(x); }
 };
+struct GeluDerivative {
+  __device__ float operator()(float x) const { return gelu_derivative(x); }
+};
 struct TimesGeluDerivative {
   __device__ float operator()(float x, float dy) const { return dy * gelu_derivative(x); }
+};
+struct Times {
+  __device__ float operator()(float x, float y) const { return x * y; }
 };
 
 // Sums of columns in two steps, so that the order of additions is always the same: every block sums
@@ -174,7 +180,7 @@ Matmul backward_product(const Tensor& dy, const Tensor& weight, const Tensor& dx
 struct GeluGradient {
   const Tensor& dy;
   const Tensor& weight;
-  const Tensor& pre;
+  const SavedGelu& saved;
   const Tensor& dpre;
   Tensor dbias;  // or empty
   Write write;
@@ -182,12 +188,12 @@ struct GeluGradient {
   Matmul product() const {
     Matmul fused = backward_product(dy, weight, dpre);
     fused.epilogue = Epilogue::kGeluGradient;
-    fused.aux = pre;
+    fused.aux = saved.values;
     return fused;
   }
 
   bool own(Context& ctx) const {
-    return hopper_backward_gelu(ctx, dy, weight, pre, dpre, dbias, write);
+    return hopper_backward_gelu(ctx, dy, weight, saved, dpre, dbias, write);
   }
 
   /// The GELU by cuBLASLt on its way; false if it cannot.
@@ -202,7 +208,11 @@ struct GeluGradient {
   bool apart(Context& ctx) const {
     const Matmul plain = backward_product(dy, weight, dpre);
     require(ctx.state<MatmulPlans>().run(ctx, plain), plain);
-    map(ctx, pre, dpre, TimesGeluDerivative{});
+    if (saved.slopes) {
+      map(ctx, saved.values, dpre, Times{});
+    } else {
+      map(ctx, saved.values, dpre, TimesGeluDerivative{});
+    }
     add_bias_gradient(ctx);
     return true;
   }
@@ -299,22 +309,30 @@ void linear_add(Context& ctx, const Tensor& x, const Tensor& weight, const Tenso
 }
 
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                 const Tensor& pre, const Tensor& y, Rounding rounding) {
-  if (few_rows_linear(ctx, x, weight, bias, {}, pre, y)) {
+                 const SavedGelu& saved, const Tensor& y, Rounding rounding) {
+  const Tensor& pre = saved.values;
+  if (!saved.slopes && few_rows_linear(ctx, x, weight, bias, {}, pre, y)) {
     return;
   }
   Matmul fused = forward_product(x, weight, y);
   fused.epilogue = bias ? Epilogue::kBiasGelu : Epilogue::kGelu;
   fused.vector = bias;
   fused.aux = pre;
-  const auto own = [&] { return hopper_linear_gelu(ctx, x, weight, bias, pre, y); };
+  const auto own = [&] { return hopper_linear_gelu(ctx, x, weight, bias, saved, y); };
   const auto together = [&] { return ctx.state<MatmulPlans>().run(ctx, fused); };
   const auto apart = [&] {
     cuda::linear(ctx, x, weight, bias, pre, rounding);
     map(ctx, pre, y, Gelu{});
+    if (saved.slopes) {
+      map(ctx, pre, pre, GeluDerivative{});
+    }
     return true;
   };
-  if (y.dtype() == DType::kF32) {
+  if (saved.slopes) {  // which cuBLASLt does not make
+    if (!own()) {
+      apart();
+    }
+  } else if (y.dtype() == DType::kF32) {
     apart();  // cuBLASLt's GELU is good to 3e-6 only
   } else {
     ctx.state<Choices>().take_fastest(ctx, "gelu." + name_of(fused),
@@ -335,10 +353,14 @@ void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight,
   require(ctx.state<MatmulPlans>().run(ctx, product), product);
 }
 
-void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
-                          const Tensor& dpre, const Tensor& dbias, Write write) {
-  const GeluGradient gradient{dy, weight, pre, dpre, dbias, write};
-  if (dpre.dtype() == DType::kF32) {
+void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
+                          const SavedGelu& saved, const Tensor& dpre, const Tensor& dbias,
+                          Write write) {
+  const GeluGradient gradient{dy, weight, saved, dpre, dbias, write};
+  if (saved.slopes && gradient.own(ctx)) {
+    return;
+  }
+  if (saved.slopes || dpre.dtype() == DType::kF32) {
     gradient.apart(ctx);
     return;
   }

@@ -47,9 +47,9 @@ class Finish {
     }
     std::int64_t at = start(walk.place());
     if constexpr (kPass == Pass::kBackward) {
-      const bf16* from = p_.pre + at;
+      const bf16* from = p_.saved + at;
 #pragma unroll
-      for (uint4& rows : pre_) {
+      for (uint4& rows : saved_) {
         rows = load_rows(from);
       }
     }
@@ -121,7 +121,12 @@ class Finish {
             finish_powers(values, to, row_sums_[giver]);
           }
         } else {
-          finish_piece(values, to, giver + 1 == givers() ? after : to + to_next_giver_, sums);
+          const std::int64_t then = giver + 1 == givers() ? after : to + to_next_giver_;
+          if (p_.slopes) {
+            finish_piece<true>(values, to, then, sums);
+          } else {
+            finish_piece<false>(values, to, then, sums);
+          }
         }
       }
       if constexpr (kPass == Pass::kBackward) {
@@ -154,20 +159,23 @@ class Finish {
     }
   }
 
-  /// `to`: index of this lane's first element, `after`: that in the piece to come.
+  /// `to`: index of this lane's first element, `after`: that in the piece to come. kSlopes: what is
+  /// saved of the GELU.
+  template <bool kSlopes>
   __device__ __forceinline__ void finish_piece(uint4 (&values)[kTurns], std::int64_t to,
                                                std::int64_t after, float (&sums)[8]) {
     bf16* result = p_.result + to;
-    bf16* input = p_.pre + to;
-    const bf16* next_input = p_.pre + after;
+    bf16* saved = p_.saved + to;
+    const bf16* next_saved = p_.saved + after;
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
       if constexpr (kPass == Pass::kForward) {
-        store_rows(input, values[i]);
-        activate(values[i]);
+        uint4 kept = values[i];
+        activate<kSlopes>(values[i], kept);
+        store_rows(saved, kept);
       } else {
-        differentiate(values[i], pre_[i], sums);
-        pre_[i] = load_rows(next_input);
+        differentiate<kSlopes>(values[i], saved_[i], sums);
+        saved_[i] = load_rows(next_saved);
       }
       store_rows(result, values[i]);
     }
@@ -197,22 +205,33 @@ class Finish {
     return {fast_exp2(x.x), fast_exp2(x.y)};
   }
 
-  static __device__ void activate(uint4& values) {
-    for (std::uint32_t* pair : {&values.x, &values.y, &values.z, &values.w}) {
-      const float2 x = unpack_bf16(*pair);
-      *pair = pack_bf16(fast_gelu_of(x.x), fast_gelu_of(x.y));
+  /// `kept`: the inputs, which become slopes if these are saved.
+  template <bool kSlopes>
+  static __device__ void activate(uint4& values, uint4& kept) {
+    std::uint32_t* const pairs[4] = {&values.x, &values.y, &values.z, &values.w};
+    std::uint32_t* const inputs[4] = {&kept.x, &kept.y, &kept.z, &kept.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 x = unpack_bf16(*inputs[i]);
+      const FastGelu first(x.x);
+      const FastGelu second(x.y);
+      *pairs[i] = pack_bf16(first.value(), second.value());
+      if constexpr (kSlopes) {
+        *inputs[i] = pack_bf16(first.derivative(), second.derivative());
+      }
     }
   }
 
-  static __device__ void differentiate(uint4& values, const uint4& pre, float (&sums)[8]) {
+  template <bool kSlopes>
+  static __device__ void differentiate(uint4& values, const uint4& saved, float (&sums)[8]) {
     std::uint32_t* const pairs[4] = {&values.x, &values.y, &values.z, &values.w};
-    const std::uint32_t inputs[4] = {pre.x, pre.y, pre.z, pre.w};
+    const std::uint32_t kept[4] = {saved.x, saved.y, saved.z, saved.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float2 value = unpack_bf16(*pairs[i]);
-      const float2 x = unpack_bf16(inputs[i]);
-      value.x *= fast_gelu_derivative(x.x);
-      value.y *= fast_gelu_derivative(x.y);
+      const float2 x = unpack_bf16(kept[i]);
+      value.x *= kSlopes ? x.x : FastGelu(x.x).derivative();
+      value.y *= kSlopes ? x.y : FastGelu(x.y).derivative();
       sums[2 * i] += value.x;
       sums[2 * i + 1] += value.y;
       *pairs[i] = pack_bf16(value.x, value.y);
@@ -259,7 +278,7 @@ class Finish {
   std::uint32_t filled_;
   std::uint32_t free_;
   std::int64_t to_next_giver_;        // elements
-  uint4 pre_[kTurns];                 // of the piece to come
+  uint4 saved_[kTurns];               // of the piece to come
   float2 column_sums_[kPieces] = {};  // of two columns in each piece
   float row_sums_[kGivers][kTurns] = {};
   int times_ = 0;  // that each slot has been used

@@ -73,24 +73,29 @@ __global__ void __launch_bounds__(kHopper ? Team<kPass>::kThreads : kWarp, 1)
 struct Factors {
   const Tensor& left;
   const Tensor& right;
-  const Tensor& pre;  // or empty, of powers
+  const Tensor& saved;  // or empty, of powers
   const Tensor& result;
   const Tensor& bias;  // or empty
 };
 
+/// Whether a result of so many rows and columns, in pieces of `whole`, and sums over `depth` are
+/// whole tiles.
+bool has_whole_tiles(std::int64_t rows, std::int64_t depth, std::int64_t columns, int whole) {
+  constexpr std::int64_t kMost = 1 << 26;
+  return rows > 0 && rows % (kRows * kBlocks) == 0 && columns % whole == 0 && depth % kDepth == 0 &&
+         depth >= kPieces * kDepth && rows < kMost && columns < kMost;
+}
+
 /// Whether this kernel can make the product. The columns of powers need not fill their last tile.
 template <Pass kPass>
 bool is_served(const Factors& f) {
-  for (const Tensor* tensor : {&f.left, &f.right, &f.pre, &f.result, &f.bias}) {
+  for (const Tensor* tensor : {&f.left, &f.right, &f.saved, &f.result, &f.bias}) {
     if (*tensor && (tensor->dtype() != DType::kBF16 || !aligned16(tensor->raw()))) {
       return false;
     }
   }
-  constexpr std::int64_t kMost = 1 << 26;
   constexpr int kWhole = kPass == Pass::kPowers ? kPieceCols : kCols;
-  return f.left.rows() > 0 && f.left.rows() % (kRows * kBlocks) == 0 &&
-         f.result.cols() % kWhole == 0 && f.left.cols() % kDepth == 0 &&
-         f.left.cols() >= kPieces * kDepth && f.left.rows() < kMost && f.result.cols() < kMost;
+  return has_whole_tiles(f.left.rows(), f.left.cols(), f.result.cols(), kWhole);
 }
 
 /// How the kernel is launched with so many clusters.
@@ -117,15 +122,21 @@ class Launch {
   cudaLaunchConfig_t config_{};
 };
 
+/// Whether this kernel runs on the current device.
+template <Pass kPass>
+bool runs() {
+  cudaFuncAttributes compiled{};
+  CUDA_CHECK(cudaFuncGetAttributes(&compiled, multiply<kPass>));
+  return compiled.maxThreadsPerBlock >= Team<kPass>::kThreads;
+}
+
 /// How many clusters the GPU holds at a time: none where this kernel does not run. Asking takes
 /// longer than launching it.
 template <Pass kPass>
 struct Room {
   explicit Room(const Context& ctx) {
     constexpr auto kernel = multiply<kPass>;
-    cudaFuncAttributes compiled{};
-    CUDA_CHECK(cudaFuncGetAttributes(&compiled, kernel));
-    if (compiled.maxThreadsPerBlock >= Team<kPass>::kThreads) {
+    if (runs<kPass>()) {
       CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(sizeof(SharedMemory))));
       CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, Launch<kPass>(ctx, 1).config()));
@@ -143,7 +154,7 @@ void launch(Context& ctx, int clusters, const Product& product) {
 /// Makes a product with a GELU, and sums of the result's columns unless `sums` is empty. Returns
 /// false if it cannot.
 template <Pass kPass>
-bool run(Context& ctx, const Factors& f, const Tensor& sums, Write write) {
+bool run(Context& ctx, const Factors& f, bool slopes, const Tensor& sums, Write write) {
   int clusters = ctx.state<Room<kPass>>().clusters;
   if (clusters == 0 || !is_served<kPass>(f)) {
     return false;
@@ -163,8 +174,9 @@ bool run(Context& ctx, const Factors& f, const Tensor& sums, Write write) {
   const Product product{
       .left = tiles_of(f.left, kRows),
       .right = tiles_of(f.right, kPass == Pass::kBackward ? kDepth : kCols / kBlocks),
-      .input = kPass == Pass::kBackward ? tiles_of(f.pre, kRows) : CUtensorMap{},
-      .pre = data_of<bf16>(f.pre),
+      .input = kPass == Pass::kBackward ? tiles_of(f.saved, kRows) : CUtensorMap{},
+      .saved = data_of<bf16>(f.saved),
+      .slopes = slopes,
       .result = data_of<bf16>(f.result),
       .bias = f.bias ? data_of<bf16>(f.bias) : nullptr,
       .shifts = nullptr,
@@ -185,14 +197,25 @@ bool run(Context& ctx, const Factors& f, const Tensor& sums, Write write) {
 }  // namespace
 }  // namespace matmul
 
-bool hopper_linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                        const Tensor& pre, const Tensor& y) {
-  return matmul::run<matmul::Pass::kForward>(ctx, {x, weight, pre, y, bias}, {}, Write::kOverwrite);
+bool prefers_slopes(Device device, DType dtype, std::int64_t rows, std::int64_t in,
+                    std::int64_t out) {
+  using matmul::Pass;
+  const CurrentDevice current(device.index);
+  return dtype == DType::kBF16 && matmul::runs<Pass::kForward>() &&
+         matmul::runs<Pass::kBackward>() && matmul::has_whole_tiles(rows, in, out, matmul::kCols);
 }
 
-bool hopper_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
-                          const Tensor& dpre, const Tensor& dbias, Write write) {
-  return matmul::run<matmul::Pass::kBackward>(ctx, {dy, weight, pre, dpre, {}}, dbias, write);
+bool hopper_linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const SavedGelu& saved, const Tensor& y) {
+  return matmul::run<matmul::Pass::kForward>(ctx, {x, weight, saved.values, y, bias}, saved.slopes,
+                                             {}, Write::kOverwrite);
+}
+
+bool hopper_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
+                          const SavedGelu& saved, const Tensor& dpre, const Tensor& dbias,
+                          Write write) {
+  return matmul::run<matmul::Pass::kBackward>(ctx, {dy, weight, saved.values, dpre, {}},
+                                              saved.slopes, dbias, write);
 }
 
 static_assert(kColumnsOfShare == matmul::kCols);
@@ -212,7 +235,8 @@ void hopper_powers(Context& ctx, const Powers& args) {
   const matmul::Product product{.left = tiles_of(args.x, matmul::kRows),
                                 .right = tiles_of(args.weight, matmul::kCols / matmul::kBlocks),
                                 .input = {},
-                                .pre = nullptr,
+                                .saved = nullptr,
+                                .slopes = false,
                                 .result = data_of<bf16>(args.y),
                                 .bias = nullptr,
                                 .shifts = args.shifts.f32(),

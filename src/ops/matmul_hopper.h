@@ -1,21 +1,19 @@
 #pragma once
 
-#include "core/context.h"
-#include "ops/write.h"
+#include "ops/linear.h"
 
 // Matrix products that make more of their sums, in bf16 on Hopper. They serve no other GPUs and
 // types, and only shapes that are whole tiles.
 namespace carope::cuda {
 
-/// pre = x Wᵀ + b and y = gelu(pre). An empty bias is zero. Returns false, having done nothing,
-/// where it does not serve.
+/// linear_gelu(). Returns false, having done nothing, where it does not serve.
 bool hopper_linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                        const Tensor& pre, const Tensor& y);
+                        const SavedGelu& saved, const Tensor& y);
 
-/// dpre = (dy W) gelu'(pre), and dbias = (or +=) the sums of its columns unless it is empty.
-/// Returns false likewise.
-bool hopper_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& pre,
-                          const Tensor& dpre, const Tensor& dbias, Write write);
+/// linear_backward_gelu(). Returns false likewise.
+bool hopper_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
+                          const SavedGelu& saved, const Tensor& dpre, const Tensor& dbias,
+                          Write write);
 
 /// So many columns of powers have one share in the sum of a row.
 inline constexpr int kColumnsOfShare = 256;

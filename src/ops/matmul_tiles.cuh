@@ -73,8 +73,9 @@ struct Team {
 struct Product {
   CUtensorMap left;     // [M, K]
   CUtensorMap right;    // [N, K], in the backward pass [K, N]
-  CUtensorMap input;    // pre, in the backward pass
-  bf16* pre;            // [M, N], with a GELU
+  CUtensorMap input;    // saved, in the backward pass
+  bf16* saved;          // [M, N], of a GELU
+  bool slopes;          // what is saved; otherwise inputs
   bf16* result;         // [M, N]
   const bf16* bias;     // [N] or null
   const float* shifts;  // [M], of powers

@@ -53,10 +53,11 @@ void add_positions(C&, S, T, T) { refuse(); }
 void add_positions_backward(C&, S, T, T, Write) { refuse(); }
 void linear(C&, T, T, T, T, Rounding) { refuse(); }
 void linear_add(C&, T, T, T, T, T, Rounding) { refuse(); }
-void linear_gelu(C&, T, T, T, T, T, Rounding) { refuse(); }
+bool prefers_slopes(Device, DType, std::int64_t, std::int64_t, std::int64_t) { refuse(); }
+void linear_gelu(C&, T, T, T, const SavedGelu&, T, Rounding) { refuse(); }
 void gelu(C&, T, T) { refuse(); }
 void linear_backward_input(C&, T, T, T, Write) { refuse(); }
-void linear_backward_gelu(C&, T, T, T, T, T, Write) { refuse(); }
+void linear_backward_gelu(C&, T, T, const SavedGelu&, T, T, Write) { refuse(); }
 void linear_backward_weight(C&, T, T, T, T, Write) { refuse(); }
 void layer_norm(C&, T, const NormWeights&, const Normed&, const NormGate&) { refuse(); }
 void norm_backward(C&, const NormBackward&) { refuse(); }

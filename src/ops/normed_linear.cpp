@@ -18,8 +18,8 @@ void normed_linear(Context& ctx, const NormedLinear& args, Rounding rounding) {
     return;
   }
   layer_norm(ctx, args.x, args.norm, args.normed, args.gate);
-  if (args.pre) {
-    linear_gelu(ctx, args.normed.y, args.weight, args.bias, args.pre, args.y, rounding);
+  if (args.gelu.values) {
+    linear_gelu(ctx, args.normed.y, args.weight, args.bias, args.gelu, args.y, rounding);
   } else {
     linear(ctx, args.normed.y, args.weight, args.bias, args.y, rounding);
   }

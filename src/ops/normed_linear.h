@@ -10,11 +10,11 @@ struct NormedLinear {
   Tensor x;  // [N, C]
   NormWeights norm;
   Normed normed;
-  NormGate gate{};  // reads the norm's result too
-  Tensor weight;    // [O, C]
-  Tensor bias;      // [O]
-  Tensor pre{};     // [N, O] the input of a GELU behind it all; or empty
-  Tensor y;         // [N, O]
+  NormGate gate{};   // reads the norm's result too
+  Tensor weight;     // [O, C]
+  Tensor bias;       // [O]
+  SavedGelu gelu{};  // of a GELU behind it all; or empty
+  Tensor y;          // [N, O]
 };
 
 /// layer_norm(), then linear() or linear_gelu(); in one pass where there is one row.

@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(kThreads) normed_row_kernel(const NormedRow<T>
 bool normed_row(Context& ctx, const NormedLinear& args) {
   const std::int64_t columns = args.x.cols();
   const DType type = args.x.dtype();
-  if (args.x.rows() != 1 || columns > kMostColumns || columns % kLanesOf<bf16> != 0 ||
-      args.weight.dtype() != type || args.y.dtype() != type ||
+  if (args.x.rows() != 1 || args.gelu.slopes || columns > kMostColumns ||
+      columns % kLanesOf<bf16> != 0 || args.weight.dtype() != type || args.y.dtype() != type ||
       (args.bias && args.bias.dtype() != type) ||
       !aligned16(args.x.raw(), args.norm.gain.raw(), args.norm.bias.raw(), args.normed.y.raw(),
                  args.weight.raw())) {
@@ -142,7 +142,7 @@ bool normed_row(Context& ctx, const NormedLinear& args) {
                            .rstd = args.normed.rstd.f32(),
                            .weight = data_of<T>(args.weight),
                            .bias = data_of<T>(args.bias),
-                           .pre = data_of<T>(args.pre),
+                           .pre = data_of<T>(args.gelu.values),
                            .y = data_of<T>(args.y),
                            .columns = static_cast<int>(columns),
                            .outputs = static_cast<int>(args.y.cols())};

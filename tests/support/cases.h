@@ -30,7 +30,8 @@ OpCase linear_case(const LinearCase& c);
 struct MlpCase {
   std::int64_t rows, width, hidden;
   bool bias = true;
-  double scale = 1.0;  // of the input
+  bool slopes = false;  // saved of the GELU
+  double scale = 1.0;   // of the input
   Write write = Write::kOverwrite;
   Rounding rounding = Rounding::kAsFastest;
 };

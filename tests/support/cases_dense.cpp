@@ -63,9 +63,9 @@ OpCase linear_case(const LinearCase& c) {
 
 OpCase mlp_case(const MlpCase& c) {
   OpCase op{.op = "mlp",
-            .variant = fmt::format("rows{}_width{}_hidden{}{}_scale{}{}{}", c.rows, c.width,
-                                   c.hidden, c.bias ? "" : "_no_bias", static_cast<int>(c.scale),
-                                   suffix(c.write), suffix(c.rounding))};
+            .variant = fmt::format("rows{}_width{}_hidden{}{}{}_scale{}{}{}", c.rows, c.width,
+                                   c.hidden, c.bias ? "" : "_no_bias", c.slopes ? "_slopes" : "",
+                                   static_cast<int>(c.scale), suffix(c.write), suffix(c.rounding))};
   op.inputs = {
       {.name = "x", .shape = {c.rows, c.width}, .scale = c.scale},
       {.name = "weight_in",
@@ -86,26 +86,28 @@ OpCase mlp_case(const MlpCase& c) {
                          .write = c.write,
                          .gradient_follows_rounding = true});
   }
-  op.outputs = {{.name = "pre", .shape = {c.rows, c.hidden}, .differentiable = false},
+  op.outputs = {{.name = "saved", .shape = {c.rows, c.hidden}, .differentiable = false},
                 {.name = "hidden", .shape = {c.rows, c.hidden}, .differentiable = false},
                 {.name = "y", .shape = {c.rows, c.width}}};
   op.saved = {{.spec = {{c.rows, c.hidden}}}};
   op.forward = [c](Context& ctx, const OpTensors& t) {
-    linear_gelu(ctx, t.in[0], t.in[1], c.bias ? t.in[4] : Tensor{}, t.out[0], t.out[1], c.rounding);
+    linear_gelu(ctx, t.in[0], t.in[1], c.bias ? t.in[4] : Tensor{}, {t.out[0], c.slopes}, t.out[1],
+                c.rounding);
     linear(ctx, t.out[1], t.in[2], t.in[3], t.out[2], c.rounding);
   };
   op.backward = [c](Context& ctx, const OpTensors& t) {
     const Tensor& d_pre = t.saved[0];
     linear_backward_weight(ctx, t.out[1], t.d_out[2], t.d_in[2], t.d_in[3], c.write);
-    linear_backward_gelu(ctx, t.d_out[2], t.in[2], t.out[0], d_pre, c.bias ? t.d_in[4] : Tensor{},
-                         c.write);
+    linear_backward_gelu(ctx, t.d_out[2], t.in[2], {t.out[0], c.slopes}, d_pre,
+                         c.bias ? t.d_in[4] : Tensor{}, c.write);
     linear_backward_weight(ctx, t.in[0], d_pre, t.d_in[1], {}, c.write);
     linear_backward_input(ctx, d_pre, t.in[1], t.d_in[0], Write::kOverwrite);
   };
   op.reference = [c](const std::vector<Values>& in) {
     const Values pre = reference::linear(in[0], in[1], c.bias ? in[4] : Values{}, c.width);
     const Values hidden = reference::gelu(pre);
-    return std::vector<Values>{pre, hidden, reference::linear(hidden, in[2], in[3], c.hidden)};
+    return std::vector<Values>{c.slopes ? reference::gelu_derivative(pre) : pre, hidden,
+                               reference::linear(hidden, in[2], in[3], c.hidden)};
   };
   op.tokens = c.rows;
   op.forward_flops = 2.0 * product_flops(c.rows, c.width, c.hidden);

@@ -79,6 +79,19 @@ inline Values gelu(const Values& x) {
   return y;
 }
 
+/// Its derivative at the real parts, by a complex step.
+inline Values gelu_derivative(Values x) {
+  constexpr double kStep = 1e-30;
+  for (Complex& value : x) {
+    value = {value.real(), kStep};
+  }
+  Values slopes = gelu(x);
+  for (Complex& slope : slopes) {
+    slope = slope.imag() / kStep;
+  }
+  return slopes;
+}
+
 struct Normed {
   Values y, mean, rstd;
 };

@@ -21,6 +21,7 @@ void add_linear(Cases& cases) {
         mlp_case({.rows = 17, .width = 6, .hidden = 25, .bias = false, .write = write}));
     cases.push_back(mlp_case({.rows = 70, .width = 12, .hidden = 70, .write = write}));
   }
+  cases.push_back(mlp_case({.rows = 70, .width = 12, .hidden = 70, .slopes = true, .scale = 6.0}));
   cases.push_back(mlp_case({.rows = 1, .width = 1, .hidden = 1}));
   cases.push_back(mlp_case({.rows = 70, .width = 13, .hidden = 71, .rounding = Rounding::kByRow}));
   cases.push_back(mlp_case({.rows = 16, .width = 8, .hidden = 32, .scale = 6.0}));  // GELU's tails

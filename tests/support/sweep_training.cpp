@@ -56,10 +56,17 @@ void add_layers(Cases& cases) {
   cases.push_back(gelu_case({.rows = 1024, .width = 3072, .scale = 4.0}));
   cases.push_back(mlp_case({.rows = 1000, .width = 512, .hidden = 2048}));
   cases.push_back(mlp_case({.rows = 256, .width = 512, .hidden = 512, .bias = false}));
+  cases.push_back(mlp_case({.rows = 512, .width = 768, .hidden = 3072, .slopes = true}));
   // Tiles that neither fill a GPU's multiprocessors evenly nor keep them in the same columns.
   for (const Write write : {Write::kOverwrite, Write::kAccumulate}) {
-    cases.push_back(
-        mlp_case({.rows = kTokens, .width = 576, .hidden = 1280, .scale = 3.0, .write = write}));
+    for (const bool slopes : {false, true}) {
+      cases.push_back(mlp_case({.rows = kTokens,
+                                .width = 576,
+                                .hidden = 1280,
+                                .slopes = slopes,
+                                .scale = 3.0,
+                                .write = write}));
+    }
   }
   for (const std::int64_t width : {512, 768, 1600}) {
     cases.push_back(norm_case({.rows = kTokens, .width = width}));
