@@ -411,6 +411,21 @@ TEST_F(CudaPick, ByTheDrawOfTheHost) {
   }
 }
 
+TEST_F(CudaPick, NeverDrawsWhatHasNoWeight) {
+  constexpr float kFarBehind = -1e4F;  // e^this is 0
+  for (const std::size_t size : {std::size_t{90}, std::size_t{50304}}) {
+    const TokenChoice choice{.first = 0, .count = static_cast<std::int64_t>(size)};
+    for (const std::size_t weighted : {std::size_t{1}, std::size_t{40}, size / 2, size - 1}) {
+      std::vector<float> logits(size, kFarBehind);
+      logits[weighted] = 1.0F;
+      logits[weighted - 1] = 0.1F;
+      EXPECT_EQ(pick(choice, logits, 0.0).token, static_cast<std::int32_t>(weighted) - 1);
+      EXPECT_EQ(pick(choice, logits, 0x1.fffffffffffffp-1).token,
+                static_cast<std::int32_t>(weighted));
+    }
+  }
+}
+
 TEST_F(CudaPick, NamesTheFirstLogitThatIsNotFinite) {
   std::vector<float> logits(500, 1.0F);
   logits[2] = std::numeric_limits<float>::quiet_NaN();  // nobody asks for it
