@@ -232,7 +232,7 @@ operations=${operations#:}
 # The attention that rotates, with every input it takes, where blocks use each place in shared memory again.
 through='*/ThroughOnGpu.*StepByStep/B3_T384_H1:*/ThroughOnGpu.GivesWhat*StepByStep/B12_T128_H12'
 through+=':*/ThroughOnGpu.Rotates*StepByStep/B23_T256_H12'
-token='*/CudaTokenPass.*/carope_H4_D32'
+token='*/CudaTokenPass.*/carope_H4_D32:CudaPick.G*:CudaPick.Names*'
 whole_tiles='*/WholeTiles.L*/carope_B2_T512_H8'
 step='*/TrainingStep.GivesTheSameBitsAgain/carope_B4_T128_H4'
 models='*/CudaModel.L*/carope_documents_D*:*/CudaModel.L*/learnable_D*'

@@ -391,7 +391,7 @@ TEST_F(CudaPick, GreedilyTheFirstOfTheHighest) {
 }
 
 TEST_F(CudaPick, ByTheDrawOfTheHost) {
-  for (const std::size_t size : {std::size_t{90}, std::size_t{50304}, std::size_t{70001}}) {
+  for (const std::size_t size : {std::size_t{90}, std::size_t{50304}, std::size_t{65000}}) {
     std::vector<float> logits;
     for (std::size_t i = 0; i < size; ++i) {
       logits.push_back(static_cast<float>(4.0 * uniform("logits", i)));
@@ -408,6 +408,21 @@ TEST_F(CudaPick, ByTheDrawOfTheHost) {
     EXPECT_EQ(pick(choice, logits, 0.0).token, 5);
     EXPECT_EQ(pick(choice, logits, 0x1.fffffffffffffp-1).token,
               static_cast<std::int32_t>(size) - 10);
+  }
+}
+
+TEST_F(CudaPick, NeverDrawsWhatHasNoWeight) {
+  constexpr float kFarBehind = -1e4F;  // e^this is 0
+  for (const std::size_t size : {std::size_t{90}, std::size_t{50304}}) {
+    const TokenChoice choice{.first = 0, .count = static_cast<std::int64_t>(size)};
+    for (const std::size_t weighted : {std::size_t{1}, std::size_t{40}, size / 2, size - 1}) {
+      std::vector<float> logits(size, kFarBehind);
+      logits[weighted] = 1.0F;
+      logits[weighted - 1] = 0.1F;
+      EXPECT_EQ(pick(choice, logits, 0.0).token, static_cast<std::int32_t>(weighted) - 1);
+      EXPECT_EQ(pick(choice, logits, 0x1.fffffffffffffp-1).token,
+                static_cast<std::int32_t>(weighted));
+    }
   }
 }
 

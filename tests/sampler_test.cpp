@@ -92,6 +92,18 @@ TEST(Sampler, LeavesAPickToTheDeviceWhereThatCanMakeIt) {
   EXPECT_EQ(choice.end, -1);
 }
 
+TEST(Sampler, NamesTheFirstLogitThatIsNotFinite) {
+  std::vector<float> logits(1000, 1.0F);
+  logits[2] = logits[700] = logits[800] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<TokenId> allowed = first_tokens(970);
+  allowed.erase(allowed.begin(), allowed.begin() + 5);
+  for (const double temperature : {0.0, 1.0}) {
+    Sampler sampler({.temperature = temperature}, allowed);
+    EXPECT_THAT(message_of<Error>([&] { sampler.pick(logits, 3); }),
+                HasSubstr("the logit of token 700 at place 3 is nan"));
+  }
+}
+
 TEST(Sampler, KeepsTheMostLikelyAndOfEqualOnesTheFirst) {
   const std::vector<float> logits{1.0F, 2.0F, 2.0F, 0.0F, 2.0F, 1.0F};
   EXPECT_THAT(picked({.top_k = 1}, logits), ElementsAre(1));

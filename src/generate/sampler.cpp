@@ -93,7 +93,7 @@ TokenId Sampler::pick(std::span<const float> logits, std::int64_t index) {
     }
   } else if (config_.top_p == 1.0) {
     sum_blocks(values, highest);
-    return pick_of_all(values, highest, left).value_or(best_id);
+    return pick_of_all(values, highest, left);
   }
   if (config_.top_p < 1.0) {
     keep_nucleus(few ? total_weight() : keep_likely(values, highest));
@@ -183,8 +183,7 @@ void Sampler::sum_blocks(std::span<const float> values, float highest) {
   });
 }
 
-std::optional<TokenId> Sampler::pick_of_all(std::span<const float> values, float highest,
-                                            double uniform) {
+TokenId Sampler::pick_of_all(std::span<const float> values, float highest, double uniform) const {
   double left = uniform * std::accumulate(sums_.begin(), sums_.end(), 0.0);
   std::size_t block = 0;
   while (block + 1 < sums_.size() && left >= sums_[block]) {
@@ -202,7 +201,12 @@ std::optional<TokenId> Sampler::pick_of_all(std::span<const float> values, float
       }
     }
   }
-  return std::nullopt;
+  // Rounding has left a little of the total: the last id that has weight.
+  std::size_t last = values.size() - 1;
+  while (std::exp((static_cast<double>(values[last]) - highest) / config_.temperature) == 0.0) {
+    --last;
+  }
+  return allowed_[last];
 }
 
 double Sampler::keep_likely(std::span<const float> values, float highest) {

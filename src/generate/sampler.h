@@ -59,7 +59,7 @@ class Sampler {
   void weigh(std::span<const float> values, float highest, double* weights) const;
   /// Fills sums_.
   void sum_blocks(std::span<const float> values, float highest);
-  std::optional<TokenId> pick_of_all(std::span<const float> values, float highest, double uniform);
+  TokenId pick_of_all(std::span<const float> values, float highest, double uniform) const;
   /// Whether fewer than all allowed ids are left by top_k.
   bool keeps_few() const {
     return config_.top_k > 0 && config_.top_k < static_cast<std::int64_t>(allowed_.size());

@@ -76,15 +76,16 @@ __device__ double warp_prefix(double x) {
   return x;
 }
 
-/// By one warp: the first logit from block `block` on for which wanted(exists, logit) holds, or -1.
-/// Every lane calls it, also where there is no logit any more.
+/// By one warp: the first logit from block `block` on for which wanted(index, exists, logit) holds,
+/// or -1. Every lane calls it, also where there is no logit any more.
 template <class Wanted>
 __device__ int find_logit(const PickArgs& args, int block, const Wanted& wanted) {
   const auto lane = static_cast<int>(threadIdx.x);
   for (int begin = block * kLogits; begin < args.count; begin += static_cast<int>(kWarp)) {
     const int i = begin + lane;
     const bool exists = i < args.count;
-    const unsigned found = __ballot_sync(kAllLanes, wanted(exists, exists ? args.logits[i] : 0.0F));
+    const unsigned found =
+        __ballot_sync(kAllLanes, wanted(i, exists, exists ? args.logits[i] : 0.0F));
     if (found != 0) {
       return begin + __ffs(static_cast<int>(found)) - 1;
     }
@@ -115,16 +116,16 @@ class Picker {
     highest = block_max<kPickThreads>(highest);
     broken = first_of(broken);
     if (broken < args_.blocks) {
-      return -1 - find([&](bool exists, float x) { return exists && !isfinite(x); }, broken);
+      return -1 - find([](int, bool exists, float x) { return exists && !isfinite(x); }, broken);
+    }
+    if (args_.temperature > 0.0) {
+      return draw(uniform, highest);
     }
     int peak = args_.blocks;
     for (int b = end_ - 1; b >= begin_; --b) {
       peak = static_cast<float>(args_.weights[b].highest) == highest ? b : peak;
     }
-    peak = first_of(peak);
-    const int drawn = args_.temperature > 0.0 ? draw(uniform, highest) : -1;
-    return drawn >= 0 ? drawn
-                      : find([&](bool exists, float x) { return exists && x == highest; }, peak);
+    return find([&](int, bool exists, float x) { return exists && x == highest; }, first_of(peak));
   }
 
  private:
@@ -153,15 +154,19 @@ class Picker {
     return weight.sum * args_.weight_of(weight.highest, highest);
   }
 
-  /// The index of the logit before which `uniform` of all weight lies; -1 if roundings have left
-  /// none, or outside of the first warp.
+  /// The index of the logit before which `uniform` of all weight lies: the last that has weight if
+  /// roundings have left a little. Right in the first warp.
   __device__ int draw(double uniform, float highest) const {
     __shared__ double warp_sums[kPickWarps];
     __shared__ double decides, left_in_block;
     double own = 0.0;
+    int last = -1;  // block that has weight
     for (int b = begin_; b < end_; ++b) {
-      own += sum_of(b, highest);
+      const double sum = sum_of(b, highest);
+      last = sum > 0.0 ? b : last;
+      own += sum;
     }
+    last = args_.blocks - 1 - first_of(args_.blocks - 1 - last);
     double before = warp_prefix(own);
     if (thread_ % kWarp == kWarp - 1) {
       warp_sums[thread_ / kWarp] = before;
@@ -180,7 +185,7 @@ class Picker {
     int chosen = args_.blocks;
     for (int b = begin_; b < end_; ++b) {
       const double sum = sum_of(b, highest);
-      if (left < sum || b == args_.blocks - 1) {
+      if (left < sum || b == last) {
         chosen = b;
         break;
       }
@@ -192,14 +197,20 @@ class Picker {
     }
     __syncthreads();
     double rest = left_in_block;
-    return find(
-        [&](bool exists, float x) {
-          const double weights = warp_prefix(exists ? args_.weight_of(x, highest) : 0.0);
-          const bool found = exists && rest - weights < 0.0;
+    int last_index = -1;  // of what was looked at and has weight
+    const int found = find(
+        [&](int i, bool exists, float x) {
+          const double weight = exists ? args_.weight_of(x, highest) : 0.0;
+          const double weights = warp_prefix(weight);
+          const bool reached = weight > 0.0 && rest - weights < 0.0;
           rest -= __shfl_sync(kAllLanes, weights, kWarp - 1);
-          return found;
+          if (const unsigned some = __ballot_sync(kAllLanes, weight > 0.0); some != 0) {
+            last_index = i - thread_ + static_cast<int>(kWarp) - 1 - __clz(static_cast<int>(some));
+          }
+          return reached;
         },
         block);
+    return found >= 0 ? found : last_index;
   }
 
   const PickArgs& args_;
