@@ -21,12 +21,12 @@ Normed take_normed(Arena& arena, const Tensor& y) {
 
 /// How many rows of logits exist at once. On the CPU, few enough to stay in the cache where the
 /// vocabulary is small, and enough to keep a matrix product busy where it is large. On a GPU about
-/// as many as 2 GiB of bf16 hold in training, where each part adds to the gradient of the whole
+/// as many as 4 GiB of bf16 hold in training, where each part adds to the gradient of the whole
 /// table, and otherwise 1 GiB of fp32: in equal parts, but for what makes them whole tiles of a
 /// product.
 std::int64_t logit_rows(std::int64_t rows, std::int64_t vocabulary, bool training, Device device) {
   if (device.kind == DeviceKind::kCuda) {
-    const std::int64_t most = std::int64_t{1} << (training ? 30 : 28);
+    const std::int64_t most = std::int64_t{1} << (training ? 31 : 28);
     const std::int64_t parts = (rows * vocabulary + most - 1) / most;
     constexpr std::int64_t kTile = 256;
     return std::min(rows, (rows + parts * kTile - 1) / (parts * kTile) * kTile);

@@ -65,6 +65,10 @@ inline DeviceModel perturbed_model(const GptConfig& config, Context ctx, DType c
   return model;
 }
 
+inline bool is_gate(const Parameter& parameter) {
+  return parameter.spec.name.find(".position.") != std::string::npos;
+}
+
 /// The gradients of all trainable parameters.
 inline std::vector<std::vector<float>> gradients_of(const DeviceModel& model) {
   std::vector<std::vector<float>> gradients;
@@ -74,6 +78,17 @@ inline std::vector<std::vector<float>> gradients_of(const DeviceModel& model) {
     }
   }
   return gradients;
+}
+
+/// Which of them are of gates.
+inline std::vector<bool> gates_of(const DeviceModel& model) {
+  std::vector<bool> gates;
+  for (const Parameter& parameter : model.parameters()) {
+    if (parameter.gradient) {
+      gates.push_back(is_gate(parameter));
+    }
+  }
+  return gates;
 }
 
 /// Expects a model's gradients to be those of another, and returns how far they are off at most.
@@ -88,9 +103,8 @@ inline double expect_same_gradients(const DeviceModel& found, const DeviceModel&
     if (!gradient || !parameter.gradient) {
       continue;
     }
-    const bool gate = name.find(".position.") != std::string::npos;
     const double error = relative_error<float, float>(read(gradient), read(parameter.gradient));
-    EXPECT_LE(error, gate ? tolerance.gate_gradient : tolerance.gradient) << name;
+    EXPECT_LE(error, is_gate(parameter) ? tolerance.gate_gradient : tolerance.gradient) << name;
     largest = std::max(largest, error);
   }
   return largest;
