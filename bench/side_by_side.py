@@ -12,6 +12,7 @@ goes to --out as it is made.
 
 import argparse
 import contextlib
+import dataclasses
 import itertools
 import json
 import shlex
@@ -19,6 +20,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,19 @@ class Comparison:
         ]
         return ours, theirs
 
+    def compile_ahead(self, cases: Iterable[Case]) -> None:
+        """Fills the cache of PyTorch's compiler with the models of all cases, several at a time."""
+
+        def compile_one(case: Case, rows: int, way: str) -> None:
+            setup = dataclasses.replace(self.setup, batch_tokens=rows * case.length, warmup=1)
+            with contextlib.suppress(Failure):  # which its turn will show
+                PyTorch(setup, case, rows, tuple(shlex.split(way)), self.watch).close()
+            say(f"{describe(case)} PyTorch [{rows} {way}]: compiled")
+
+        ways = itertools.product(cases, self.options.peer_micro_batches, self.options.peer or [""])
+        with ThreadPoolExecutor(self.options.ahead) as pool:
+            list(pool.map(compile_one, *zip(*ways)))
+
     def compare(self, case: Case) -> list[tuple[Measurement, Measurement]]:
         """Measurements of both systems, round by round."""
         rounds: list[tuple[Measurement, Measurement]] = []
@@ -83,8 +98,10 @@ class Comparison:
                 rounds.append((self.record(case, "round", ours, steps), self.record(case, "round", theirs, steps)))
         return rounds
 
-    def run(self, cases: Iterable[Case]) -> list[str]:
+    def run(self, cases: list[Case]) -> list[str]:
         """The table's rows."""
+        if self.options.ahead:
+            self.compile_ahead(cases)
         rows: list[str] = []
         for case in cases:
             if time.monotonic() >= self.deadline:
@@ -151,6 +168,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--trial-steps", type=int, default=3, help="measured steps of a candidate")
     parser.add_argument("--steps", type=int, default=10, help="measured steps of a round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ahead", type=int, default=0, help="first compile so many of PyTorch's models at a time")
     parser.add_argument("--quick", action="store_true", help="one round of 5 steps, trials of one")
     parser.add_argument("--seconds", type=float, default=540, help="begin no case or further round after this time")
     parser.add_argument("--out", type=Path, default=Path("side_by_side.jsonl"), help="all measurements, appended")
@@ -173,7 +191,7 @@ def main() -> None:
         batch_tokens=options.batch_tokens,
         warmup=options.warmup,
     )
-    cases = (Case(*case) for case in itertools.product(options.models, options.encodings, options.lengths))
+    cases = [Case(*case) for case in itertools.product(options.models, options.encodings, options.lengths)]
     rows = Comparison(options, setup).run(cases)
     print("\n".join((table_head(), *rows)))
     if not rows:
