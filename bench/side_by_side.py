@@ -82,7 +82,7 @@ class Comparison:
             setup = dataclasses.replace(self.setup, batch_tokens=rows * case.length, warmup=1)
             with contextlib.suppress(Failure):  # which its turn will show
                 PyTorch(setup, case, rows, tuple(shlex.split(way)), self.watch).close()
-            say(f"{describe(case)} PyTorch [{rows} {way}]: compiled")
+                say(f"{describe(case)} PyTorch [{rows} {way}]: compiled")
 
         ways = itertools.product(cases, self.options.peer_micro_batches, self.options.peer or [""])
         with ThreadPoolExecutor(self.options.ahead) as pool:

@@ -17,8 +17,8 @@ void linear_add(Context& ctx, const Tensor& x, const Tensor& weight, const Tenso
 
 /// What a GELU leaves for its backward pass.
 struct SavedGelu {
-  Tensor values;        // [N, O] its input
-  bool slopes = false;  // no, its derivative there
+  Tensor values;        // [N, O] its inputs, or its derivatives at these
+  bool slopes = false;  // the latter
 };
 
 /// Whether slopes are faster for such a layer: its kernel makes them beside the GELU for little,
