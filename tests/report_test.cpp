@@ -125,10 +125,11 @@ TEST(Report, DifferencesArePairedBySeedAndText) {
   write_scored_run(folder / "c1", {.encoding = "carope", .seed = 1}, 2.96);
   write_scored_run(folder / "c3", {.encoding = "carope", .seed = 3}, 1.0);  // rope has no seed 3
   write_scored_run(folder / "l1", {.encoding = "learnable", .seed = 1}, 3.5, true);
-  // A head whose f varies much, but by the token little, tells tokens apart less than another.
+  // A head whose f varies much, but by the token little, tells tokens apart less than another, and
+  // one whose f does not vary tells none apart.
   Json gate = made_gate();
-  for (const auto& [head, deviation, share] :
-       std::vector<std::tuple<std::size_t, double, double>>{{0, 0.2, 0.01}, {3, 0.1, 0.9}}) {
+  for (const auto& [head, deviation, share] : std::vector<std::tuple<std::size_t, double, double>>{
+           {0, 0.2, 0.01}, {1, 1e-7, 1.0}, {3, 0.1, 0.9}}) {
     gate["gates"][head]["deviation"] = deviation;
     gate["gates"][head]["token_share"] = share;
     gate["gates"][head]["slowest"] = {{{"word", " a|b"}, {"count", 20}, {"mean", 0.25}}};
@@ -159,6 +160,7 @@ TEST(Report, DifferencesArePairedBySeedAndText) {
   EXPECT_EQ(words[5],
             "| 1, 1 | 0.600 | 0.100 | 90 % | <code>␣a\\|b</code> 0.250 | <code>↵</code> 0.750 |");
   EXPECT_THAT(words[6], testing::StartsWith("| 0, 0 | 0.300 | 0.200 | 1 % |"));
+  EXPECT_EQ(words.size(), 7);
   for (const char* name : {"perplexity-by-length", "training", "speed", "gate-bases-carope",
                            "gate-frequencies-carope"}) {
     EXPECT_THAT(read_file(parts / (std::string(name) + ".svg")),

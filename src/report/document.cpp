@@ -181,12 +181,14 @@ std::string gate(const EncodingRuns& encoding, const RunRecord& run) {
   return heading_of(encoding, run) + markdown(rows);
 }
 
-/// The heads that tell tokens apart most: those whose f varies most by the token.
+/// The heads that tell tokens apart most: those whose f varies most by the token. A gate that sees
+/// no token has none.
 std::string words(const EncodingRuns& encoding, const RunRecord& run) {
   constexpr std::size_t kHeads = 6;
+  constexpr double kLeastDeviation = 0.0005;  // what less would be shown as none
   std::vector<const HeadGate*> heads;
   for (const HeadGate& head : run.gate->gates) {
-    if (!head.slowest.empty()) {
+    if (!head.slowest.empty() && head.deviation >= kLeastDeviation) {
       heads.push_back(&head);
     }
   }
