@@ -126,7 +126,9 @@ publish() {
     cp "$runs/$folder/results.json" "$runs/$folder"/parts/* "$copy/results/$size"
     for seed in 1 2 3; do
       if compgen -G "$copy/$folder/*-seed$seed" >/dev/null; then
-        (cd "$copy/$folder" && tar c -- *-seed"$seed") | xz -9 >"$copy/results/$size/records-seed$seed.tar.xz"
+        # The same runs give the same bytes, so that publishing again changes only what is new.
+        (cd "$copy/$folder" && tar c --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -- *-seed"$seed") |
+          xz -9 >"$copy/results/$size/records-seed$seed.tar.xz"
       fi
     done
   done
