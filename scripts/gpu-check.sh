@@ -2,7 +2,7 @@
 # Runs every test that needs a GPU, then a part of them under compute-sanitizer, then compares gradients and 200 steps of
 # training on text with the CPU's and PyTorch's, and keeps a record.
 # usage: scripts/gpu-check.sh [--only part] [build folder [record folder [token shards]]]
-#   part: tests, memcheck, racecheck, initcheck or curves, a few minutes each; all but tests are added to the record
+#   part: tests, memcheck, racecheck, initcheck or curves; all but tests are added to the record
 #   build folder: one with the program and the tests built; where none is given, the preset cuda is built
 #   record folder: gets gpu-check.txt and loss-curves.jsonl; docs/benchmarks/raw where none is given
 #   token shards: a folder of carope data prepare; where none is given, the training is left out. It needs a Python
@@ -47,14 +47,27 @@ sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanit
 
 mkdir -p "$records"
 record=$records/gpu-check.txt
-log=$(mktemp)
-trap 'rm -f "$log" "$log".*' EXIT
-export log
-failures=0
+# What each command has to say, in the order of the commands; they run several at once, since most of their time is the
+# CPU's. One that failed leaves a file besides.
+said=$(mktemp -d)
+keep_record() {
+  local running
+  running=$(jobs -rp | paste -sd,)
+  [ -z "$running" ] || pkill -P "$running" || true  # their time limits, which end all that they started
+  cat "$said"/??? >>"$record"
+  rm -rf "$said"
+}
+trap keep_record EXIT
+count=0
+at_once=$((($(nproc) + 3) / 4))
 operations=nothing
 export OMP_WAIT_POLICY=passive
 
-note() { printf '%s\n' "$@" | tee -a "$record"; }
+next() { count=$((count + 1)) && entry=$said/$(printf %03d "$count"); }
+
+note() { next && printf '%s\n' "$@" | tee "$entry"; }
+
+failed() { : >"$entry.failed" && printf 'FAILED: %s\n' "$1"; }
 
 first_line() { "$@" 2>/dev/null | head -1 || true; }
 
@@ -107,13 +120,22 @@ unmatched() {
 # Runs a command for at most so many seconds, and notes it, its time and what came of it. Tests that find no GPU or NCCL skip
 # themselves, and a pattern of a filter may match none: here either is a failure.
 check() {
-  local limit=$1 processes=$2 status=0 start=$SECONDS said missing
+  while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do
+    wait -n || true
+  done
+  next
+  { check_now "$@" >"$entry" 2>&1; cat "$entry"; } &
+}
+
+check_now() {
+  local limit=$1 processes=$2 status=0 start=$SECONDS command missing
   shift 2
-  said=${*//"$tests"/tests}
-  said=${said//"$operations"/<a case or two of every operation>}
-  note "" "\$ ${said//"$sanitizer"/compute-sanitizer} ($processes processes)"
+  export log=$entry.log
+  command=${*//"$tests"/tests}
+  command=${command//"$operations"/<a case or two of every operation>}
+  printf '\n$ %s (%s processes)\n' "${command//"$sanitizer"/compute-sanitizer}" "$processes"
   timeout "$limit" bash -c 'in_shards "$@"' - "$processes" "$@" >"$log" 2>&1 || status=$?
-  summary | tee -a "$record"
+  summary
   if grep -qE 'no GPU is present|built without NCCL|^\[=+\] (Running )?0 tests' "$log"; then
     status=skipped
   fi
@@ -121,17 +143,17 @@ check() {
   if [ -n "$missing" ] && [ "$status" = 0 ]; then
     status=missing
   fi
-  if [ "$status" != 0 ]; then
-    failures=$((failures + 1))
-    tail -n 40 "$log" >&2
-  fi
   case $status in
-    0) note "passed in $((SECONDS - start)) s" ;;
-    124) note "FAILED: not done after $limit s" ;;
-    skipped) note "FAILED: no tests were run, or one found no GPU or no NCCL" ;;
-    missing) note "FAILED: no test is called" "$missing" ;;
-    *) note "FAILED with exit status $status after $((SECONDS - start)) s" ;;
+    0) echo "passed in $((SECONDS - start)) s" ;;
+    124) failed "not done after $limit s" ;;
+    skipped) failed "no tests were run, or one found no GPU or no NCCL" ;;
+    missing) failed "no test is called
+$missing" ;;
+    *) failed "exit status $status after $((SECONDS - start)) s" ;;
   esac
+  if [ "$status" != 0 ]; then
+    tail -n 40 "$log"
+  fi
 }
 
 if has tests; then
@@ -145,16 +167,25 @@ note "driver:   $(nvidia-smi --query-gpu=driver_version --format=csv,noheader | 
 note "compiler: $(sed -n 's/^CMAKE_CUDA_COMPILER_VERSION:[^=]*=//p;s/^set(CMAKE_CUDA_COMPILER_VERSION "\(.*\)")/CUDA \1/p' \
   "$build"/CMakeCache.txt "$build"/CMakeFiles/*/CMakeCUDACompiler.cmake 2>/dev/null | head -1), $(first_line c++ --version)"
 
+if has curves && [ -z "$shards" ]; then
+  note "" "loss curves: left out, no token shards were given"
+  only=${only/curves/}
+elif has curves; then
+  python=${CAROPE_PYTHON:-python3}
+  check 300 1 "$python" bench/gradient_errors.py --data "$shards" --carope "$build/carope"
+  check 900 1 "$python" bench/loss_curves.py --data "$shards" --carope "$build/carope" --out "$records/loss-curves.jsonl"
+fi
+
 if has tests; then
-  check 120 1 "$tests/core_test" --gtest_brief=1
+  check 300 1 "$tests/core_test" --gtest_brief=1
   check 900 4 "$tests/cuda_ops_test" --gtest_brief=1
   check 600 4 "$tests/cuda_model_test" --gtest_brief=1
   check 600 2 "$tests/cuda_token_pass_test" --gtest_brief=1
   check 300 4 "$tests/cuda_training_test" --gtest_brief=1
   check 300 4 "$tests/attention_through_test" --gtest_brief=1
   check 300 1 "$tests/golden_test" --gtest_brief=1 '--gtest_filter=PyTorchOnCuda/*'
-  check 120 1 "$tests/train_test" --gtest_brief=1 '--gtest_filter=TrainingOnGpu.*'
-  check 120 1 "$tests/dist_test" --gtest_brief=1 '--gtest_filter=OneGpu.*'
+  check 300 1 "$tests/train_test" --gtest_brief=1 '--gtest_filter=TrainingOnGpu.*'
+  check 300 1 "$tests/dist_test" --gtest_brief=1 '--gtest_filter=OneGpu.*'
 fi
 
 # Runs racecheck, which also takes how cuBLASLt's kernels hand on tiles for races: those in other kernels are failures.
@@ -181,8 +212,7 @@ sanitize() {
 }
 
 if [ -z "$sanitizer" ] && [[ $only == *check* ]]; then
-  note "" "FAILED: compute-sanitizer was not found; it comes with the CUDA toolkit"
-  failures=$((failures + 1))
+  note "" "$(failed "compute-sanitizer was not found; it comes with the CUDA toolkit")"
   only=${only/memcheck racecheck initcheck/}
   only=${only/%*check/}
 elif [[ $only == *check* ]]; then
@@ -259,19 +289,12 @@ if has initcheck; then
   sanitize initcheck 240 2 attention_through_test "$through"
 fi
 
-if has curves && [ -z "$shards" ]; then
-  note "" "loss curves: left out, no token shards were given"
-  only=${only/curves/}
-elif has curves; then
-  python=${CAROPE_PYTHON:-python3}
-  check 120 1 "$python" bench/gradient_errors.py --data "$shards" --carope "$build/carope"
-  check 900 1 "$python" bench/loss_curves.py --data "$shards" --carope "$build/carope" --out "$records/loss-curves.jsonl"
-fi
-
 not_run=''
 for part in $parts; do
   has "$part" || not_run+=" $part"
 done
+wait
+failures=$(find "$said" -name '*.failed' | wc -l)
 if [ "$failures" -gt 0 ]; then
   note "" "$failures commands failed${not_run:+; NOT RUN:$not_run}"
 elif [ -n "$not_run" ]; then
