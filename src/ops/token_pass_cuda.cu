@@ -130,9 +130,15 @@ bool TokenPassOnCuda::suits(const TokenModel& model) {
   return true;
 }
 
-/// Chooses the kernel and as many slots as there is shared memory for.
+/// Weights that a block asks for before it needs them. With half of this on its way memory is as
+/// fast as it gets; with twice as much, words from block to block, which queue behind it, take half
+/// as long again.
+constexpr int kBytesAhead = 72 * 1024;
+
+/// Chooses the kernel and the slots, if there is shared memory for them.
 bool TokenPassOnCuda::fits(const Context& ctx) {
   constexpr int kMostSlots = 16;
+  constexpr int kUsualSlots = 4;  // the two rows of a phase and those of the next
   constexpr int kFewestSlots = 2;
   constexpr int kFewVectors = 4;
   constexpr int kManyVectors = 8;
@@ -149,7 +155,8 @@ bool TokenPassOnCuda::fits(const Context& ctx) {
   // Every block is to have rows of the MLP's first matrix: see PassBlock.
   blocks_ = std::min(multiprocessors(ctx), args_.shape.units(kMlpIn));
   const auto bytes_with = [&](int slots) { return PassMemory(args_.shape, blocks_, slots).bytes; };
-  args_.slots = kMostSlots;
+  const int row_bytes = args_.shape.width * static_cast<int>(sizeof(bf16));
+  args_.slots = std::clamp(kBytesAhead / (kPassWarps * row_bytes), kUsualSlots, kMostSlots);
   while (args_.slots >= kFewestSlots && bytes_with(args_.slots) > most_bytes) {
     --args_.slots;
   }
