@@ -9,11 +9,13 @@ namespace carope::cuda {
 /// the keys, or several such in turns. D / 8 lanes share a key; every such group of lanes has a
 /// softmax of its own until the end. A part is as many keys as are on their way at once, if that
 /// makes not too many parts: every block reads the results of all.
+template <class Shape>
 class TokenAttention {
  public:
   __device__ TokenAttention(const PassArgs& args, std::byte* parts, std::byte* head)
       : args_(args),
-        dim_(args.shape.dim),
+        shape_(args.shape),
+        dim_(shape_.dim),
         query_(reinterpret_cast<float*>(head)),
         key_(reinterpret_cast<bf16*>(query_ + dim_)),
         value_(key_ + dim_),
@@ -34,7 +36,7 @@ class TokenAttention {
   /// Asks for the first keys and values, which no block writes in this launch, but for the token's.
   __device__ void prepare(const LayerPointers& layer) {
     const auto unit = static_cast<int>(blockIdx.x);
-    if (unit < args_.shape.heads * parts_) {
+    if (unit < shape_.heads * parts_) {
       const Part part = part_of(unit);
       load(layer.keys, part, part.first, keys_);
       load(layer.values, part, part.first, values_);
@@ -44,7 +46,7 @@ class TokenAttention {
   /// Waits for q, k and v, rotates them, puts the token's k and v into the cache and publishes the
   /// parts' results.
   __device__ void run(const LayerPointers& layer, std::uint32_t tag) {
-    for (auto unit = static_cast<int>(blockIdx.x); unit < args_.shape.heads * parts_;
+    for (auto unit = static_cast<int>(blockIdx.x); unit < shape_.heads * parts_;
          unit += static_cast<int>(gridDim.x)) {
       const Part part = part_of(unit);
       if (unit != static_cast<int>(blockIdx.x)) {
@@ -65,8 +67,8 @@ class TokenAttention {
   /// Waits for all parts. Their result, as bf16 [C], in this block's shared memory.
   __device__ void join_parts(bf16* attended, std::uint32_t tag) const {
     constexpr int kAtOnce = 6;
-    const int width = args_.shape.width;
-    const int heads = args_.shape.heads;
+    const int width = shape_.width;
+    const int heads = shape_.heads;
     const TaggedWord* softmaxes = args_.part_softmax.own();
     const TaggedWord* outs = args_.part_out.own();
     for (auto c = static_cast<int>(threadIdx.x) * 2; c < width; c += kPassThreads * 2) {
@@ -130,9 +132,9 @@ class TokenAttention {
 #pragma unroll
     for (int j = 0; j < kKeysAtOnce; ++j) {
       if (start + j * groups_ < part.last) {
-        rows[j] = Row::load(cache +
-                            static_cast<std::int64_t>(key_at(part, start, j)) * args_.shape.width +
-                            part.head * dim_ + column_);
+        rows[j] =
+            Row::load(cache + static_cast<std::int64_t>(key_at(part, start, j)) * shape_.width +
+                      part.head * dim_ + column_);
       }
     }
   }
@@ -143,8 +145,8 @@ class TokenAttention {
   }
 
   __device__ void rotate(const LayerPointers& layer, const Part& part, std::uint32_t tag) const {
-    const int width = args_.shape.width;
-    const int pairs = args_.shape.pairs();
+    const int width = shape_.width;
+    const int pairs = dim_ / 2;
     const bool appends = part.last == position_ + 1;
     const std::int64_t place = static_cast<std::int64_t>(position_) * width + part.head * dim_;
     for (auto p = static_cast<int>(threadIdx.x); p < pairs; p += kPassThreads) {
@@ -290,11 +292,11 @@ class TokenAttention {
         sum += weight * warp_sum_[w];
         out += weight * warp_out_[w * dim_ + c];
       }
-      publish(args_.part_out.copy(copy) + part.index * args_.shape.width + part.head * dim_ + c,
-              out, tag);
+      publish(args_.part_out.copy(copy) + part.index * shape_.width + part.head * dim_ + c, out,
+              tag);
       if (c == 0) {
         TaggedWord* softmax =
-            args_.part_softmax.copy(copy) + (part.index * args_.shape.heads + part.head) * 2;
+            args_.part_softmax.copy(copy) + (part.index * shape_.heads + part.head) * 2;
         publish(softmax, max, tag);
         publish(softmax + 1, sum, tag);
       }
@@ -302,6 +304,7 @@ class TokenAttention {
   }
 
   const PassArgs& args_;
+  Shape shape_;
   int dim_;
   float* query_;
   bf16* key_;

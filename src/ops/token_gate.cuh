@@ -7,16 +7,17 @@ namespace carope::cuda {
 
 /// The gates of a token pass: a block's first warp has the block's heads, and turns their clocks.
 /// Every lane of it calls everything; in other warps, and without a gate, nothing happens.
+template <class Shape>
 class TokenGate {
  public:
   __device__ TokenGate(const PassArgs& args, const LayerPointers* layers, std::byte* row,
                        std::byte* barrier)
       : args_(args),
+        shape_(args.shape),
         layers_(layers),
-        works_(args.has_gate && threadIdx.x < kWarp &&
-               static_cast<int>(blockIdx.x) < args.shape.heads),
+        works_(args.has_gate && threadIdx.x < kWarp && static_cast<int>(blockIdx.x) < shape_.heads),
         lane_(static_cast<int>(threadIdx.x % kWarp)),
-        weights_(row, barrier, 1, args.shape.width * static_cast<int>(sizeof(float))),
+        weights_(row, barrier, 1, shape_.width * static_cast<int>(sizeof(float))),
         next_head_(static_cast<int>(blockIdx.x)) {}
 
   /// Asks for the first row of weights; the barrier is initialised then.
@@ -40,8 +41,8 @@ class TokenGate {
       return;
     }
     const bf16* x = args_.gate_reads_embedding ? args_.embedding : normed;
-    const int pairs = args_.shape.pairs();
-    for (auto h = static_cast<int>(blockIdx.x); h < args_.shape.heads;
+    const int pairs = shape_.dim / 2;
+    for (auto h = static_cast<int>(blockIdx.x); h < shape_.heads;
          h += static_cast<int>(gridDim.x)) {
       const Head head = h == static_cast<int>(blockIdx.x) ? first_ : load(layer, h);
       const float logit = warp_sum(product(x)) + head.bias;
@@ -72,7 +73,7 @@ class TokenGate {
   };
 
   __device__ Head load(const LayerPointers& layer, int h) const {
-    const int pairs = args_.shape.pairs();
+    const int pairs = shape_.dim / 2;
     Head head{};
 #pragma unroll
     for (int i = 0; i < kMostPairs; ++i) {
@@ -91,7 +92,7 @@ class TokenGate {
     const auto* row = reinterpret_cast<const float*>(weights_.wait());
     float sum = 0.0F;
 #pragma unroll 4
-    for (int column = lane_ * kColumns; column < args_.shape.width; column += kWarp * kColumns) {
+    for (int column = lane_ * kColumns; column < shape_.width; column += kWarp * kColumns) {
       float values[kColumns], w[kColumns];
       unpack(Vec<bf16, kColumns>::load(x + column), values);
       load_floats(row + column, w);
@@ -106,20 +107,21 @@ class TokenGate {
 
   /// The row of this block's that was not asked for yet; null after the last.
   __device__ const float* next_row() {
-    if (next_head_ >= args_.shape.heads) {
+    if (next_head_ >= shape_.heads) {
       next_head_ = static_cast<int>(blockIdx.x);
       ++next_layer_;
     }
-    if (next_layer_ >= args_.shape.layers) {
+    if (next_layer_ >= shape_.layers) {
       return nullptr;
     }
-    const float* row = layers_[next_layer_].gate_weight +
-                       static_cast<std::int64_t>(next_head_) * args_.shape.width;
+    const float* row =
+        layers_[next_layer_].gate_weight + static_cast<std::int64_t>(next_head_) * shape_.width;
     next_head_ += static_cast<int>(gridDim.x);
     return row;
   }
 
   const PassArgs& args_;
+  Shape shape_;
   const LayerPointers* layers_;
   bool works_;
   int lane_;

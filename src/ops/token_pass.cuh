@@ -39,23 +39,44 @@ struct LayerPointers {
 
 struct PassShape {
   int width, heads, dim, layers, vocabulary;
+};
 
-  __host__ __device__ int pairs() const { return dim / 2; }
-  __host__ __device__ int rows(int matrix) const {
-    const int of_width = matrix == kQkv ? 3 : matrix == kMlpIn ? 4 : 1;
-    return matrix == kClassifier ? vocabulary : of_width * width;
-  }
-  /// Items of a row.
-  __host__ __device__ static constexpr int items(int matrix) { return matrix == kMlpOut ? 4 : 1; }
-  /// Items of a row, or of a pair of rows, whose results are published together.
-  __host__ __device__ static constexpr int unit_items(int matrix) {
-    return matrix == kClassifier ? 1 : 2 * items(matrix);
-  }
-  /// Rows or pairs of them.
-  __host__ __device__ int units(int matrix) const {
-    return matrix == kClassifier ? vocabulary : rows(matrix) / 2;
+/// A shape as a kernel sees it whose code is for all widths up to some vectors of kStepColumns.
+template <int kMostVectors>
+struct AnyShape : PassShape {
+  static constexpr int kVectors = kMostVectors;
+
+  __host__ __device__ explicit AnyShape(const PassShape& shape) : PassShape(shape) {}
+  static bool serves(const PassShape& shape) { return shape.width <= kVectors * kStepColumns; }
+};
+
+/// A shape that a kernel was compiled for: the code that each layer runs through is a third
+/// shorter.
+template <int kWidth, int kHeads>
+struct KnownShape {
+  static constexpr int width = kWidth, heads = kHeads, dim = kWidth / kHeads;
+  static constexpr int kVectors = (kWidth + kStepColumns - 1) / kStepColumns;
+  int layers, vocabulary;
+
+  __host__ __device__ explicit KnownShape(const PassShape& shape)
+      : layers(shape.layers), vocabulary(shape.vocabulary) {}
+  static bool serves(const PassShape& shape) {
+    return shape.width == width && shape.heads == heads && shape.dim == dim;
   }
 };
+
+/// Items of a row.
+__host__ __device__ constexpr int row_items(int matrix) { return matrix == kMlpOut ? 4 : 1; }
+/// Items of a row, or of a pair of rows, whose results are published together.
+__host__ __device__ constexpr int unit_items(int matrix) {
+  return matrix == kClassifier ? 1 : 2 * row_items(matrix);
+}
+/// Rows of the classifier, or pairs of rows of another matrix.
+template <class Shape>
+__host__ __device__ int units_of(const Shape& shape, int matrix) {
+  const int of_width = matrix == kQkv ? 3 : matrix == kMlpIn ? 4 : 1;
+  return matrix == kClassifier ? shape.vocabulary : of_width * shape.width / 2;
+}
 
 struct PassArgs {
   PassShape shape;
@@ -122,11 +143,12 @@ struct PassMemory {
   int slots;  // [warps, slots, C] bf16
   int bytes;
 
-  __host__ __device__ PassMemory(const PassShape& shape, int blocks, int slot_count) {
+  template <class Shape>
+  __host__ __device__ PassMemory(const Shape& shape, int blocks, int slot_count) {
     constexpr int kFloat = sizeof(float);
     constexpr int kRange = sizeof(Range);
     const int row = shape.width * static_cast<int>(sizeof(bf16));
-    const int most_units = (shape.units(kMlpOut) + blocks - 1) / blocks;
+    const int most_units = (units_of(shape, kMlpOut) + blocks - 1) / blocks;
     bytes = 0;
     residual = take(row);
     middle = take(row);
@@ -138,7 +160,7 @@ struct PassMemory {
     layers = take(shape.layers * static_cast<int>(sizeof(LayerPointers)));
     units = take(kMatrices * kRange);
     items = take(kPassWarps * kMatrices * kRange);
-    sums = take(most_units * PassShape::unit_items(kMlpOut) * kFloat);
+    sums = take(most_units * unit_items(kMlpOut) * kFloat);
     tag = take(static_cast<int>(sizeof(std::uint32_t)));
     gate = take(shape.width * kFloat);
     barriers = take((1 + kPassWarps * slot_count) * CopyRing::kBarrierBytes);

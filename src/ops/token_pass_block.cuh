@@ -21,18 +21,19 @@ struct NormShare {
 /// word of the next layer comes after all words of the MLP's results, each of which comes after all
 /// those of its hidden layer: so after every block has read everything up to there. Hidden words
 /// are read by blocks that then publish results of the MLP, and results before hidden words.
-template <int kVectors>
+template <class Shape>
 class PassBlock {
  public:
   __device__ PassBlock(const PassArgs& args, std::byte* shared)
-      : PassBlock(args, shared, PassMemory(args.shape, static_cast<int>(gridDim.x), args.slots)) {}
+      : PassBlock(args, shared,
+                  PassMemory(Shape(args.shape), static_cast<int>(gridDim.x), args.slots)) {}
 
   __device__ void run() {
     if (ended_) {
       return;
     }
     begin();
-    for (int i = 0; i < args_.shape.layers; ++i) {
+    for (int i = 0; i < shape_.layers; ++i) {
       const LayerPointers& layer = layers_[i];
       attention_.prepare(layer);
       gate_.prepare(layer);
@@ -85,11 +86,15 @@ class PassBlock {
   }
 
  private:
+  static constexpr int kVectors = Shape::kVectors;
+  static_assert(kVectors <= kPassWarps);  // a warp normalises one vector of columns
+
   using Row = RawRow<bf16, kLaneColumns>;  // a lane's share of one
 
   __device__ PassBlock(const PassArgs& args, std::byte* shared, const PassMemory& at)
       : args_(args),
-        width_(args.shape.width),
+        shape_(args.shape),
+        width_(shape_.width),
         ended_(*args.ended != 0),
         thread_(static_cast<int>(threadIdx.x)),
         lane_(thread_ % static_cast<int>(kWarp)),
@@ -131,20 +136,20 @@ class PassBlock {
   __device__ void share_out() {
     using Word = std::uint64_t;
     static_assert(sizeof(LayerPointers) % sizeof(Word) == 0);
-    const int words = args_.shape.layers * static_cast<int>(sizeof(LayerPointers) / sizeof(Word));
+    const int words = shape_.layers * static_cast<int>(sizeof(LayerPointers) / sizeof(Word));
     for (int i = thread_; i < words; i += kPassThreads) {
       reinterpret_cast<Word*>(layers_)[i] = reinterpret_cast<const Word*>(args_.layers)[i];
     }
     for (int i = thread_; i < kPassWarps * kMatrices; i += kPassThreads) {
       const int matrix = i % kMatrices;
-      const Range units = Range{0, args_.shape.units(matrix)}.part(static_cast<int>(blockIdx.x),
-                                                                   static_cast<int>(gridDim.x));
+      const Range units = Range{0, units_of(shape_, matrix)}.part(static_cast<int>(blockIdx.x),
+                                                                  static_cast<int>(gridDim.x));
       // Few of a block's warps have rows after attention: those that have the fewest before it.
       const int warp = i / kMatrices;
       const int turn = matrix == kAttentionOut ? kPassWarps - 1 - warp : warp;
       // What one warp computes at once: two items, but for the classifier.
       const int together = matrix == kClassifier ? 1 : 2;
-      const int each = PassShape::unit_items(matrix) / together;
+      const int each = unit_items(matrix) / together;
       const Range items = Range{units.first * each, units.last * each}.part(turn, kPassWarps);
       items_[i] = {items.first * together, items.last * together};
       if (i < kMatrices) {
@@ -157,7 +162,7 @@ class PassBlock {
   /// Where an item of a matrix is, in rows of C. Of two items in a row the second is of the row
   /// below.
   __device__ static int place_of(int matrix, int item) {
-    const int each = PassShape::items(matrix);
+    const int each = row_items(matrix);
     if (each == 1) {
       return item;
     }
@@ -168,7 +173,7 @@ class PassBlock {
 
   /// The item of this warp that was not asked for yet; null after the last.
   __device__ const bf16* next_item() {
-    const int matrices = kLayerMatrices * args_.shape.layers;
+    const int matrices = kLayerMatrices * shape_.layers;
     while (next_.first == next_.last) {
       if (matrix_ == matrices) {
         return nullptr;
@@ -211,7 +216,7 @@ class PassBlock {
   /// The biases of the rows of this warp's first items.
   template <Matrix kMatrix>
   __device__ std::uint32_t biases_of(const LayerPointers& layer) const {
-    static_assert(PassShape::items(kMatrix) == 1);
+    static_assert(row_items(kMatrix) == 1);
     const Range items = items_of(kMatrix);
     return items.count() > 0 ? pair_at(layer.biases[kMatrix] + items.first) : 0;
   }
@@ -368,7 +373,7 @@ class PassBlock {
   /// time.
   template <Matrix kMatrix, class Finish>
   __device__ void multiply(const bf16* x, const Finish& finish) {
-    constexpr int kEach = PassShape::items(kMatrix);
+    constexpr int kEach = row_items(kMatrix);
     const Range items = items_of(kMatrix);
     Row vectors[kVectors];
     for (int item = items.first; item < items.last; item += 2) {
@@ -384,9 +389,9 @@ class PassBlock {
 
   /// The MLP's last matrix: its rows are so long that several warps share each pair of them.
   __device__ void finish_layer(const LayerPointers& layer) {
-    constexpr int kEach = PassShape::items(kMlpOut);
+    constexpr int kEach = row_items(kMlpOut);
     const Range pairs = units_[kMlpOut];
-    const int first_item = pairs.first * PassShape::unit_items(kMlpOut);
+    const int first_item = pairs.first * unit_items(kMlpOut);
     const auto biases_at = [&](int i) {
       return pair_at(layer.biases[kMlpOut] + (pairs.first + i / kCopies) * 2);
     };
@@ -439,6 +444,7 @@ class PassBlock {
   }
 
   const PassArgs& args_;
+  Shape shape_;
   int width_;
   bool ended_;
   int thread_, lane_, warp_;
@@ -451,8 +457,8 @@ class PassBlock {
   Range* units_;  // [kMatrices]
   Range* items_;  // [warps, kMatrices]
   float* sums_;
-  TokenAttention attention_;
-  TokenGate gate_;
+  TokenAttention<Shape> attention_;
+  TokenGate<Shape> gate_;
   CopyRing weights_;
   std::uint32_t tag_;  // of the words that are published
   // Where next_item() is.

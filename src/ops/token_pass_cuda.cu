@@ -10,16 +10,27 @@ namespace carope::cuda {
 namespace {
 
 /// On devices without copy rings an empty kernel, which does not take blocks of this size.
-template <int kVectors>
+template <class Shape>
 __global__ void __launch_bounds__(kHasCopyRings ? kPassThreads : static_cast<int>(kWarp), 1)
     token_pass_kernel(const __grid_constant__ PassArgs args) {
   if constexpr (kHasCopyRings) {
     extern __shared__ __align__(128) std::byte shared[];
-    PassBlock<kVectors>(args, shared).run();
+    PassBlock<Shape>(args, shared).run();
   }
 }
 
 using PassKernel = void (*)(PassArgs);
+
+/// The kernel of the first of these shapes that serves a model's.
+template <class First, class... Others>
+PassKernel kernel_for(const PassShape& shape) {
+  if constexpr (sizeof...(Others) > 0) {
+    if (!First::serves(shape)) {
+      return kernel_for<Others...>(shape);
+    }
+  }
+  return token_pass_kernel<First>;
+}
 
 class TokenPassOnCuda : public TokenPass {
  public:
@@ -140,20 +151,17 @@ bool TokenPassOnCuda::fits(const Context& ctx) {
   constexpr int kMostSlots = 16;
   constexpr int kUsualSlots = 4;  // the two rows of a phase and those of the next
   constexpr int kFewestSlots = 2;
-  constexpr int kFewVectors = 4;
-  constexpr int kManyVectors = 8;
-  static_assert(kManyVectors <= kPassWarps);  // a warp normalises one vector of columns
   const int device = ctx.device().index;
   int cooperative = 0;
   int most_bytes = 0;
   CUDA_CHECK(cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, device));
   CUDA_CHECK(cudaDeviceGetAttribute(&most_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  kernel_ = args_.shape.width <= kFewVectors * kStepColumns ? token_pass_kernel<kFewVectors>
-                                                            : token_pass_kernel<kManyVectors>;
+  kernel_ = kernel_for<KnownShape<512, 8>, KnownShape<768, 12>, KnownShape<1024, 16>, AnyShape<4>,
+                       AnyShape<8>>(args_.shape);
   cudaFuncAttributes compiled{};
   CUDA_CHECK(cudaFuncGetAttributes(&compiled, kernel_));
   // Every block is to have rows of the MLP's first matrix: see PassBlock.
-  blocks_ = std::min(multiprocessors(ctx), args_.shape.units(kMlpIn));
+  blocks_ = std::min(multiprocessors(ctx), units_of(args_.shape, kMlpIn));
   const auto bytes_with = [&](int slots) { return PassMemory(args_.shape, blocks_, slots).bytes; };
   const int row_bytes = args_.shape.width * static_cast<int>(sizeof(bf16));
   args_.slots = std::clamp(kBytesAhead / (kPassWarps * row_bytes), kUsualSlots, kMostSlots);
@@ -200,7 +208,7 @@ void TokenPassOnCuda::point_to(const Context& ctx, const TokenModel& model) {
   table_ = Memory(ctx.device(), layers.size() * sizeof(LayerPointers));
   copy_from_host(table_.data(), layers.data(), table_.bytes(), ctx.device());
   args_.layers = static_cast<const LayerPointers*>(table_.data());
-  args_.head = HeadShape(shape.pairs(), rotation.layout);
+  args_.head = HeadShape(shape.dim / 2, rotation.layout);
   args_.final_norm = pointers_to(model.final_norm);
   args_.classifier = data_of<bf16>(model.classifier);
   args_.slopes = data_of<float>(model.attention.slopes);
@@ -218,14 +226,14 @@ void TokenPassOnCuda::point_to(const Context& ctx, const TokenModel& model) {
       return CopiedWords{words(std::int64_t{kCopies} * count), count};
     };
     args_.last_tag = data_of<std::uint32_t>(arena.take({{1}, DType::kU32}));
-    args_.qkv = words(shape.units(kQkv));
-    args_.phases = words(std::int64_t{shape.heads} * shape.pairs());
+    args_.qkv = words(units_of(shape, kQkv));
+    args_.phases = words(std::int64_t{shape.heads} * shape.dim / 2);
     args_.gate_logits = words(shape.heads);
     args_.part_softmax = copied(args_.most_parts * shape.heads * 2);
     args_.part_out = copied(args_.most_parts * shape.width);
-    args_.middle = copied(shape.units(kAttentionOut));
-    args_.hidden = copied(shape.units(kMlpIn));
-    args_.residual = copied(shape.units(kMlpOut));
+    args_.middle = copied(units_of(shape, kAttentionOut));
+    args_.hidden = copied(units_of(shape, kMlpIn));
+    args_.residual = copied(units_of(shape, kMlpOut));
   });
   arena_.clear();
 }
