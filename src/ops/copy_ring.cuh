@@ -12,14 +12,15 @@ inline constexpr bool kHasCopyRings = true;
 inline constexpr bool kHasCopyRings = false;
 #endif
 
-/// Rows on their way to one warp, in order, in as many slots of shared memory as there are. Every
-/// lane calls everything.
+/// Rows on their way to one warp, in order, in as many slots of shared memory as there are. A
+/// thread of another warp brings them: what it takes to find the next one costs the warp nothing.
+/// Either side has a ring of its own, with the same memory.
 class CopyRing {
  public:
-  static constexpr int kBarrierBytes = 8;
+  static constexpr int kBarrierBytes = 16;  // of a slot's two barriers
 
   /// `barriers` has kBarrierBytes for each slot; init_barriers() on them, and a __syncthreads(),
-  /// come before the first start().
+  /// come before the first row.
   __device__ CopyRing(std::byte* memory, std::byte* barriers, int slots, int bytes)
       : memory_(memory),
         address_(static_cast<std::uint32_t>(__cvta_generic_to_shared(memory))),
@@ -27,48 +28,65 @@ class CopyRing {
         slots_(slots),
         bytes_(bytes) {}
 
-  /// All of the block's threads begin the barriers of all its rings.
-  __device__ static void init_barriers(std::byte* barriers, int count) {
+  /// All of the block's threads begin the barriers of the slots of all its rings.
+  __device__ static void init_barriers(std::byte* barriers, int slots) {
     const auto first = static_cast<std::uint32_t>(__cvta_generic_to_shared(barriers));
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-      SharedBarrier{first + i * kBarrierBytes}.init(1);
+    constexpr int kEach = 2;
+    for (int i = static_cast<int>(threadIdx.x); i < kEach * slots;
+         i += static_cast<int>(blockDim.x)) {
+      SharedBarrier{first + i * (kBarrierBytes / kEach)}.init(1);
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // known to the copies, too
   }
 
-  __device__ int slots() const { return slots_; }
-  /// Asks for a row in a slot that has not been used yet.
-  __device__ void start(int slot, const void* row) const {
-    if (row != nullptr && threadIdx.x % kWarp == 0) {
-      arrive_expecting(barrier(slot), bytes_);
-      load_bytes(address_ + slot * bytes_, row, bytes_, barrier(slot));
+  /// By the thread that brings rows: asks for one, if a slot is free.
+  __device__ bool bring(const void* row) {
+    if (!freed(slot_).has_opened(round_ - 1)) {
+      return false;
     }
+    arrive_expecting(arrived(slot_), bytes_);
+    load_bytes(address_ + slot_ * bytes_, row, bytes_, arrived(slot_));
+    go_on(1);
+    return true;
   }
-  /// The row that was asked for longest ago, or `later` rows after it, fewer than there are slots.
+
+  /// By every lane of the warp that has the rows: the row that was asked for longest ago, or
+  /// `later` rows after it, fewer than there are slots.
   __device__ const std::byte* wait(int later = 0) const {
     const bool wraps = slot_ + later >= slots_;
     const int slot = slot_ + later - (wraps ? slots_ : 0);
-    barrier(slot).wait(wraps ? parity_ ^ 1 : parity_);
+    arrived(slot).wait(wraps ? round_ + 1 : round_);
     return memory_ + slot * bytes_;
   }
-  /// Gives the slot of the row that was asked for longest ago to the next one, if there is one.
-  __device__ void replace(const void* next) {
-    __syncwarp();  // all lanes have read it
-    start(slot_, next);
-    if (++slot_ == slots_) {
-      slot_ = 0;
-      parity_ ^= 1;
+  /// By the same: gives back the slots of the kRows rows that were asked for longest ago.
+  template <int kRows>
+  __device__ void give_back() {
+    __syncwarp();  // all lanes have read them
+    if (const auto lane = static_cast<int>(threadIdx.x % kWarp); lane < kRows) {
+      const int slot = slot_ + lane;
+      freed(slot >= slots_ ? slot - slots_ : slot).arrive();
     }
+    go_on(kRows);
   }
 
  private:
-  __device__ SharedBarrier barrier(int slot) const { return {barriers_ + slot * kBarrierBytes}; }
+  __device__ SharedBarrier arrived(int slot) const { return {barriers_ + slot * kBarrierBytes}; }
+  __device__ SharedBarrier freed(int slot) const {
+    return {barriers_ + slot * kBarrierBytes + kBarrierBytes / 2};
+  }
+  __device__ void go_on(int rows) {
+    slot_ += rows;
+    if (slot_ >= slots_) {
+      slot_ -= slots_;
+      ++round_;
+    }
+  }
 
   std::byte* memory_;
   std::uint32_t address_, barriers_;
   int slots_, bytes_;
   int slot_ = 0;
-  int parity_ = 0;
+  int round_ = 0;
 };
 
 }  // namespace carope::cuda

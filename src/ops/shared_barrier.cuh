@@ -17,19 +17,26 @@ struct SharedBarrier {
   }
   /// Waits for the opening number `time`, counted from 0; number -1 was before the beginning.
   __device__ void wait(int time) const {
-    while (!has_opened(time & 1)) {
+    int opened = 0;
+    while (opened == 0) {
+      asm volatile(
+          "{\n.reg .pred opened;\n"
+          "mbarrier.try_wait.parity.shared.b64 opened, [%1], %2;\n"
+          "selp.b32 %0, 1, 0, opened;\n}"
+          : "=r"(opened)
+          : "r"(address), "r"(time & 1)
+          : "memory");
     }
   }
-
- private:
-  __device__ bool has_opened(int parity) const {
+  /// The same without waiting.
+  __device__ bool has_opened(int time) const {
     int opened;
     asm volatile(
         "{\n.reg .pred opened;\n"
-        "mbarrier.try_wait.parity.shared.b64 opened, [%1], %2;\n"
+        "mbarrier.test_wait.parity.shared.b64 opened, [%1], %2;\n"
         "selp.b32 %0, 1, 0, opened;\n}"
         : "=r"(opened)
-        : "r"(address), "r"(parity)
+        : "r"(address), "r"(time & 1)
         : "memory");
     return opened != 0;
   }
@@ -50,6 +57,17 @@ __device__ inline void load_bytes(std::uint32_t to, const void* from, int bytes,
       "[%0], [%1], %2, [%3];" ::"r"(to),
       "l"(from), "r"(bytes), "r"(arrived.address)
       : "memory");
+}
+
+/// A barrier of the block by number, for kThreads of its threads: those that wait, and those that
+/// only say that they have come by.
+template <int kThreads>
+__device__ void wait_at(int barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+template <int kThreads>
+__device__ void pass_by(int barrier) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
 }
 
 }  // namespace carope::cuda

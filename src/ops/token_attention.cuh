@@ -50,16 +50,16 @@ class TokenAttention {
          unit += static_cast<int>(gridDim.x)) {
       const Part part = part_of(unit);
       if (unit != static_cast<int>(blockIdx.x)) {
-        __syncthreads();  // the part before is published
+        sync_pass();  // the part before is published
         load(layer.keys, part, part.first, keys_);
         load(layer.values, part, part.first, values_);
       }
       const float slope = args_.slopes != nullptr ? args_.slopes[part.head] : 0.0F;
       rotate(layer, part, tag);
-      __syncthreads();
+      sync_pass();
       PartialSoftmax<kLaneColumns> softmax = attend(layer, part, slope);
       join_groups(softmax);
-      __syncthreads();
+      sync_pass();
       publish_part(part, tag);
     }
   }

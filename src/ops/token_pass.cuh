@@ -14,6 +14,7 @@ namespace carope::cuda {
 /// multiprocessors, and there are registers enough.
 inline constexpr int kPassThreads = 384;
 inline constexpr int kPassWarps = kPassThreads / static_cast<int>(kWarp);
+inline constexpr int kBlockThreads = kPassThreads + static_cast<int>(kWarp);  // one warp brings
 inline constexpr int kStepColumns = 256;  // of the bf16 vectors that a warp takes at once
 inline constexpr int kLaneColumns = 8;    // of one of these, in a lane
 
@@ -112,6 +113,9 @@ struct PassArgs {
   float* logits;                 // [V]
 };
 
+/// Waits for all threads of the block but those of the warp that brings weights.
+__device__ inline void sync_pass() { wait_at<kPassThreads>(1); }
+
 struct Range {
   int first, last;
 
@@ -163,7 +167,7 @@ struct PassMemory {
     sums = take(most_units * unit_items(kMlpOut) * kFloat);
     tag = take(static_cast<int>(sizeof(std::uint32_t)));
     gate = take(shape.width * kFloat);
-    barriers = take((1 + kPassWarps * slot_count) * CopyRing::kBarrierBytes);
+    barriers = take((kPassWarps * slot_count + 1) * CopyRing::kBarrierBytes);
     slots = take(kPassWarps * slot_count * row);
   }
 

@@ -3,6 +3,7 @@
 #include "ops/gelu.cuh"
 #include "ops/norm.h"
 #include "ops/token_attention.cuh"
+#include "ops/token_bringer.cuh"
 #include "ops/token_gate.cuh"
 
 namespace carope::cuda {
@@ -12,9 +13,9 @@ struct NormShare {
   float gain[kLaneColumns], shift[kLaneColumns];
 };
 
-/// A block's part of a token pass. Weights do not depend on the token: each warp's rows come to it
-/// through a ring, in the order of all phases to come, while blocks wait for each other. What else
-/// a phase needs of what is known before, a thread reads before it waits.
+/// A block's part of a token pass. Weights do not depend on the token: one warp brings the others
+/// their rows while blocks wait for each other. What else a phase needs of what is known before, a
+/// thread reads before it waits.
 ///
 /// Why every layer may use the same places for its words: every block has rows of the MLP's first
 /// matrix, and publishes theirs when it has read all the words that it needs of those before. Any
@@ -29,10 +30,13 @@ class PassBlock {
                   PassMemory(Shape(args.shape), static_cast<int>(gridDim.x), args.slots)) {}
 
   __device__ void run() {
-    if (ended_) {
+    if (*args_.ended != 0) {
       return;
     }
-    begin();
+    if (warp_ == kPassWarps) {
+      bringer_.run();
+      return;
+    }
     for (int i = 0; i < shape_.layers; ++i) {
       const LayerPointers& layer = layers_[i];
       attention_.prepare(layer);
@@ -54,7 +58,7 @@ class PassBlock {
       attention_.run(layer, tag_);
       if (units_[kAttentionOut].count() > 0) {
         attention_.join_parts(attended_, tag_);
-        __syncthreads();
+        sync_pass();
         multiply<kAttentionOut>(attended_, [&](int item, const float(&sums)[2]) {
           publish_copies(args_.middle, item / 2,
                          sum_of(sums, biases_at<kAttentionOut>(layer, item, biases),
@@ -65,7 +69,7 @@ class PassBlock {
       norm = share_of(layer.mlp_norm);
       biases = biases_of<kMlpIn>(layer);
       receive(args_.middle, width_, middle_);
-      __syncthreads();
+      sync_pass();
       normalise(norm, middle_);
       multiply<kMlpIn>(normed_, [&](int item, const float(&sums)[2]) {
         float y[2];
@@ -95,7 +99,6 @@ class PassBlock {
       : args_(args),
         shape_(args.shape),
         width_(shape_.width),
-        ended_(*args.ended != 0),
         thread_(static_cast<int>(threadIdx.x)),
         lane_(thread_ % static_cast<int>(kWarp)),
         warp_(thread_ / static_cast<int>(kWarp)),
@@ -109,27 +112,18 @@ class PassBlock {
         items_(reinterpret_cast<Range*>(shared + at.items)),
         sums_(reinterpret_cast<float*>(shared + at.sums)),
         attention_(args, shared + at.parts, shared + at.head),
-        gate_(args, layers_, shared + at.gate, shared + at.barriers),
-        weights_(shared + at.slots + warp_ * args.slots * width_ * sizeof(bf16),
-                 shared + at.barriers + (1 + warp_ * args.slots) * CopyRing::kBarrierBytes,
-                 args.slots, width_ * static_cast<int>(sizeof(bf16))) {
+        gate_(args, ring_of(args, shape_, shared, at, kPassWarps)),
+        bringer_(args, shared, at, TokenGate<Shape>::head_of(args)),
+        weights_(ring_of(args, shape_, shared, at, warp_)) {
     auto* const tag = reinterpret_cast<std::uint32_t*>(shared + at.tag);
     if (thread_ == 0) {
       *tag =
           *args.last_tag;  // by one thread: the block has read it once any of its threads goes on
     }
     share_out();
-    CopyRing::init_barriers(shared + at.barriers, 1 + kPassWarps * args.slots);
+    CopyRing::init_barriers(shared + at.barriers, kPassWarps * args.slots + 1);
     __syncthreads();
     tag_ = *tag;
-  }
-
-  /// Asks for the first weights.
-  __device__ void begin() {
-    for (int slot = 0; slot < weights_.slots(); ++slot) {
-      weights_.start(slot, next_item());
-    }
-    gate_.begin();
   }
 
   /// Copies the table of layers, and finds which rows and items are whose.
@@ -137,10 +131,10 @@ class PassBlock {
     using Word = std::uint64_t;
     static_assert(sizeof(LayerPointers) % sizeof(Word) == 0);
     const int words = shape_.layers * static_cast<int>(sizeof(LayerPointers) / sizeof(Word));
-    for (int i = thread_; i < words; i += kPassThreads) {
+    for (int i = thread_; i < words; i += kBlockThreads) {
       reinterpret_cast<Word*>(layers_)[i] = reinterpret_cast<const Word*>(args_.layers)[i];
     }
-    for (int i = thread_; i < kPassWarps * kMatrices; i += kPassThreads) {
+    for (int i = thread_; i < kPassWarps * kMatrices; i += kBlockThreads) {
       const int matrix = i % kMatrices;
       const Range units = Range{0, units_of(shape_, matrix)}.part(static_cast<int>(blockIdx.x),
                                                                   static_cast<int>(gridDim.x));
@@ -158,35 +152,6 @@ class PassBlock {
     }
   }
   __device__ Range items_of(Matrix matrix) const { return items_[warp_ * kMatrices + matrix]; }
-
-  /// Where an item of a matrix is, in rows of C. Of two items in a row the second is of the row
-  /// below.
-  __device__ static int place_of(int matrix, int item) {
-    const int each = row_items(matrix);
-    if (each == 1) {
-      return item;
-    }
-    const int pair = item / 2 / each;
-    const int quarter = item / 2 % each;
-    return (2 * pair + item % 2) * each + quarter;
-  }
-
-  /// The item of this warp that was not asked for yet; null after the last.
-  __device__ const bf16* next_item() {
-    const int matrices = kLayerMatrices * shape_.layers;
-    while (next_.first == next_.last) {
-      if (matrix_ == matrices) {
-        return nullptr;
-      }
-      ++matrix_;
-      next_ = items_of(
-          static_cast<Matrix>(matrix_ == matrices ? kClassifier : matrix_ % kLayerMatrices));
-    }
-    const bool last = matrix_ == matrices;
-    const int kind = last ? kClassifier : matrix_ % kLayerMatrices;
-    const bf16* matrix = last ? args_.classifier : layers_[matrix_ / kLayerMatrices].weights[kind];
-    return matrix + static_cast<std::int64_t>(place_of(kind, next_.first++)) * width_;
-  }
 
   __device__ NormShare share_of(const NormPointers& norm) const {
     NormShare share{};
@@ -275,7 +240,7 @@ class PassBlock {
     } else {
       receive(args_.residual, width_, residual_);
     }
-    __syncthreads();
+    sync_pass();
   }
 
   /// normed = the normalised x [C]. Warps that have a vector of columns each read the whole row,
@@ -316,7 +281,7 @@ class PassBlock {
         pack<bf16>(values).store(normed_ + column);
       }
     }
-    __syncthreads();
+    sync_pass();
   }
 
   template <class Visit>
@@ -333,9 +298,9 @@ class PassBlock {
     for_each_vector([&](int i, int column) { x[i] = Row::load(from + column); });
   }
 
-  /// The products of x and the next rows of the ring, in every lane.
+  /// The products of x and the next rows of the ring, in every lane; the ring goes on.
   template <int kRows>
-  __device__ void multiply_rows(const Row (&x)[kVectors], float (&sums)[kRows]) const {
+  __device__ void multiply_rows(const Row (&x)[kVectors], float (&sums)[kRows]) {
     const bf16* rows[kRows];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -355,20 +320,12 @@ class PassBlock {
         }
       }
     });
+    weights_.template give_back<kRows>();
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       sums[r] = warp_sum(sums[r]);
     }
   }
-  /// Lets others come in place of the rows that were multiplied.
-  template <int kRows>
-  __device__ void replace_rows() {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      weights_.replace(next_item());
-    }
-  }
-
   /// Calls finish(item, sums) with the products of this warp's items and their parts of x, two at a
   /// time.
   template <Matrix kMatrix, class Finish>
@@ -383,7 +340,6 @@ class PassBlock {
       float sums[2];
       multiply_rows(vectors, sums);
       finish(item, sums);
-      replace_rows<2>();
     }
   }
 
@@ -398,14 +354,14 @@ class PassBlock {
     const int results = pairs.count() * kCopies;
     const std::uint32_t biases = thread_ < results ? biases_at(thread_) : 0;
     receive(args_.hidden, 4 * width_, hidden_);
-    __syncthreads();
+    sync_pass();
     multiply<kMlpOut>(hidden_, [&](int item, const float(&sums)[2]) {
       if (lane_ == 0) {
         sums_[item - first_item] = sums[0];
         sums_[item - first_item + 1] = sums[1];
       }
     });
-    __syncthreads();
+    sync_pass();
     for (int i = thread_; i < results; i += kPassThreads) {
       const int pair = i / kCopies;
       const float* parts = sums_ + pair * 2 * kEach;
@@ -429,7 +385,6 @@ class PassBlock {
     for (; row + 1 < rows.last; row += 2) {
       float sums[2];
       multiply_rows(x, sums);
-      replace_rows<2>();
       if (lane_ < 2) {
         args_.logits[row + lane_] = lane_ == 0 ? sums[0] : sums[1];
       }
@@ -446,7 +401,6 @@ class PassBlock {
   const PassArgs& args_;
   Shape shape_;
   int width_;
-  bool ended_;
   int thread_, lane_, warp_;
   bf16* residual_;  // [C]
   bf16* middle_;    // [C]
@@ -459,11 +413,9 @@ class PassBlock {
   float* sums_;
   TokenAttention<Shape> attention_;
   TokenGate<Shape> gate_;
+  TokenBringer<Shape> bringer_;
   CopyRing weights_;
   std::uint32_t tag_;  // of the words that are published
-  // Where next_item() is.
-  int matrix_ = -1;
-  Range next_{0, 0};
 };
 
 }  // namespace carope::cuda

@@ -11,7 +11,7 @@ namespace {
 
 /// On devices without copy rings an empty kernel, which does not take blocks of this size.
 template <class Shape>
-__global__ void __launch_bounds__(kHasCopyRings ? kPassThreads : static_cast<int>(kWarp), 1)
+__global__ void __launch_bounds__(kHasCopyRings ? kBlockThreads : static_cast<int>(kWarp), 1)
     token_pass_kernel(const __grid_constant__ PassArgs args) {
   if constexpr (kHasCopyRings) {
     extern __shared__ __align__(128) std::byte shared[];
@@ -60,7 +60,7 @@ class TokenPassOnCuda : public TokenPass {
     all_at_once.val.cooperative = 1;
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(blocks_));
-    config.blockDim = dim3(kPassThreads);
+    config.blockDim = dim3(kBlockThreads);
     config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes_);
     config.stream = stream_of(ctx);
     config.attrs = &all_at_once;
@@ -168,8 +168,9 @@ bool TokenPassOnCuda::fits(const Context& ctx) {
   while (args_.slots >= kFewestSlots && bytes_with(args_.slots) > most_bytes) {
     --args_.slots;
   }
-  if (cooperative == 0 || compiled.maxThreadsPerBlock < kPassThreads ||
-      args_.slots < kFewestSlots) {
+  // A block has no more than one head.
+  if (cooperative == 0 || args_.shape.heads > blocks_ ||
+      compiled.maxThreadsPerBlock < kBlockThreads || args_.slots < kFewestSlots) {
     return false;
   }
   shared_bytes_ = bytes_with(args_.slots);
@@ -177,7 +178,7 @@ bool TokenPassOnCuda::fits(const Context& ctx) {
   CUDA_CHECK(
       cudaFuncSetAttribute(kernel_, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes_));
   CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-      &resident, kernel_, kPassThreads, static_cast<std::size_t>(shared_bytes_)));
+      &resident, kernel_, kBlockThreads, static_cast<std::size_t>(shared_bytes_)));
   return resident >= 1;
 }
 

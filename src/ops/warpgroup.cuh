@@ -270,17 +270,6 @@ __device__ inline void publish_to_products() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// A barrier of the block by number, for kThreads of its threads: those that wait, and those that
-/// only say that they have come by.
-template <int kThreads>
-__device__ void wait_at(int barrier) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
-}
-template <int kThreads>
-__device__ void pass_by(int barrier) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
-}
-
 /// Changes how many registers each thread of this warpgroup has: more, once others have left some.
 template <int kRegisters>
 __device__ void take_registers() {

@@ -1,0 +1,104 @@
+#pragma once
+
+#include "ops/token_pass.cuh"
+
+namespace carope::cuda {
+
+/// The rings of a block's memory: one for each of its warps and, numbered after those, the one of
+/// the gate's weights.
+template <class Shape>
+__device__ CopyRing ring_of(const PassArgs& args, const Shape& shape, std::byte* shared,
+                            const PassMemory& at, int index) {
+  const bool gate = index == kPassWarps;
+  const int row = shape.width * static_cast<int>(gate ? sizeof(float) : sizeof(bf16));
+  return {shared + (gate ? at.gate : at.slots + index * args.slots * row),
+          shared + at.barriers + index * args.slots * CopyRing::kBarrierBytes,
+          gate ? 1 : args.slots, row};
+}
+
+/// The warp of a block that brings weights: each of its lanes those of one ring, in the order of
+/// all phases to come.
+template <class Shape>
+class TokenBringer {
+ public:
+  /// The tables of layers and items are in shared memory. The gate's head is -1 if there is none.
+  __device__ TokenBringer(const PassArgs& args, std::byte* shared, const PassMemory& at,
+                          int gate_head)
+      : args_(args),
+        shape_(args.shape),
+        layers_(reinterpret_cast<const LayerPointers*>(shared + at.layers)),
+        items_(reinterpret_cast<const Range*>(shared + at.items) + lane() * kMatrices),
+        gate_head_(gate_head),
+        ring_(ring_of(args, shape_, shared, at, lane())) {}
+
+  __device__ void run() {
+    if (lane() < kPassWarps) {
+      bring_all([&] { return next_item(); });
+    } else if (lane() == kPassWarps && gate_head_ >= 0) {
+      bring_all([&] { return next_gate(); });
+    }
+  }
+
+ private:
+  __device__ static int lane() { return static_cast<int>(threadIdx.x % kWarp); }
+
+  /// Until there is no next one. Lanes look by turns whether they have a slot, and none waits.
+  template <class Next>
+  __device__ void bring_all(const Next& next) {
+    const void* row = next();
+    while (row != nullptr) {
+      if (ring_.bring(row)) {
+        row = next();
+      }
+    }
+  }
+
+  /// Where an item of a matrix is, in rows of C. Of two items in a row the second is of the row
+  /// below.
+  __device__ static int place_of(int matrix, int item) {
+    const int each = row_items(matrix);
+    if (each == 1) {
+      return item;
+    }
+    const int pair = item / 2 / each;
+    const int quarter = item / 2 % each;
+    return (2 * pair + item % 2) * each + quarter;
+  }
+
+  /// The item of this lane's warp that was not asked for yet; null after the last.
+  __device__ const void* next_item() {
+    const int matrices = kLayerMatrices * shape_.layers;
+    while (next_.first == next_.last) {
+      if (matrix_ == matrices) {
+        return nullptr;
+      }
+      ++matrix_;
+      kind_ = matrix_ == matrices ? kClassifier : matrix_ % kLayerMatrices;
+      weights_ = kind_ == kClassifier ? args_.classifier
+                                      : layers_[matrix_ / kLayerMatrices].weights[kind_];
+      next_ = items_[kind_];
+    }
+    return weights_ + static_cast<std::int64_t>(place_of(kind_, next_.first++)) * shape_.width;
+  }
+
+  /// The gate's weights of the layers, one after another.
+  __device__ const void* next_gate() {
+    if (++matrix_ == shape_.layers) {
+      return nullptr;
+    }
+    return layers_[matrix_].gate_weight + static_cast<std::int64_t>(gate_head_) * shape_.width;
+  }
+
+  const PassArgs& args_;
+  Shape shape_;
+  const LayerPointers* layers_;
+  const Range* items_;  // [kMatrices] of the lane's warp
+  int gate_head_;
+  CopyRing ring_;
+  int matrix_ = -1;  // of all layers' one after another; of the gate the layer
+  int kind_ = kQkv;
+  const bf16* weights_ = nullptr;
+  Range next_{0, 0};  // items of the matrix that are still to come
+};
+
+}  // namespace carope::cuda
