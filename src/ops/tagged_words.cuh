@@ -48,11 +48,11 @@ __device__ inline void look_at(const TaggedWord* from, TaggedWord (&words)[2]) {
                : "memory");
 }
 
-/// The values of kCount places of kEach words, once all of them have the tag. Zeros for places that
-/// are null.
-template <int kEach, int kCount>
-__device__ void await(const TaggedWord* const (&places)[kCount], std::uint32_t tag,
-                      std::uint32_t (&values)[kCount][kEach]) {
+/// The values of kCount places of kEach words, once all of them have the tag: of place_of(i), or
+/// zeros where exists(i) is false.
+template <int kEach, int kCount, class PlaceOf, class Exists>
+__device__ void await(std::uint32_t tag, std::uint32_t (&values)[kCount][kEach],
+                      const PlaceOf& place_of, const Exists& exists) {
   bool ready;
   do {
     TaggedWord words[kCount][kEach];
@@ -62,8 +62,8 @@ __device__ void await(const TaggedWord* const (&places)[kCount], std::uint32_t t
       for (int k = 0; k < kEach; ++k) {
         words[i][k] = static_cast<TaggedWord>(tag) << 32;
       }
-      if (places[i] != nullptr) {
-        look_at(places[i], words[i]);
+      if (exists(i)) {
+        look_at(place_of(i), words[i]);
       }
     }
     ready = true;

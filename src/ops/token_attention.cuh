@@ -1,72 +1,71 @@
 #pragma once
 
 #include "ops/partial_softmax.cuh"
+#include "ops/tensor_core.cuh"
 #include "ops/token_pass.cuh"
 
 namespace carope::cuda {
 
 /// A token's attention as the blocks of a token pass share it: a block has one head and a part of
-/// the keys, or several such in turns. D / 8 lanes share a key; every such group of lanes has a
-/// softmax of its own until the end. A part is as many keys as are on their way at once, if that
-/// makes not too many parts: every block reads the results of all.
+/// its keys, or nothing. D / 8 lanes share a key. A part is as many keys as are on their way at
+/// once, if that makes not too many parts: every block reads the results of all.
 template <class Shape>
 class TokenAttention {
  public:
-  __device__ TokenAttention(const PassArgs& args, std::byte* parts, std::byte* head)
+  __device__ TokenAttention(const PassArgs& args, const TokenPart& part, std::byte* shared,
+                            const PassMemory& at)
       : args_(args),
         shape_(args.shape),
+        part_(part),
         dim_(shape_.dim),
-        query_(reinterpret_cast<float*>(head)),
+        query_(reinterpret_cast<float*>(shared + at.head)),
         key_(reinterpret_cast<bf16*>(query_ + dim_)),
         value_(key_ + dim_),
-        warp_max_(reinterpret_cast<float*>(parts)),
-        warp_sum_(warp_max_ + kPassWarps),
+        warp_max_(reinterpret_cast<float*>(shared + at.parts)),
+        warp_sum_(warp_max_ + 2 * kPassWarps),
         warp_out_(warp_sum_ + kPassWarps),
+        cached_(reinterpret_cast<bf16*>(shared + at.cached) + threadIdx.x * kLaneColumns),
+        lane_(static_cast<int>(threadIdx.x % kWarp)),
+        warp_(static_cast<int>(threadIdx.x / kWarp)),
         lanes_(dim_ / kLaneColumns),
         groups_(kPassThreads / lanes_),
         group_(static_cast<int>(threadIdx.x) / lanes_),
         column_(static_cast<int>(threadIdx.x) % lanes_ * kLaneColumns),
-        position_(*args.position) {
-    const int round_keys = kKeysAtOnce * groups_;
-    const int rounds = position_ / round_keys + 1;
-    part_keys_ = (rounds + args.most_parts - 1) / args.most_parts * round_keys;
-    parts_ = position_ / part_keys_ + 1;
-  }
+        slope_(part.works() && args.slopes != nullptr ? args.slopes[part.head] : 0.0F) {}
 
-  /// Asks for the first keys and values, which no block writes in this launch, but for the token's.
-  __device__ void prepare(const LayerPointers& layer) {
-    const auto unit = static_cast<int>(blockIdx.x);
-    if (unit < shape_.heads * parts_) {
-      const Part part = part_of(unit);
-      load(layer.keys, part, part.first, keys_);
-      load(layer.values, part, part.first, values_);
+  /// Asks for a layer's first keys and values, which no block writes in this launch, but for the
+  /// token's.
+  __device__ void prepare(const LayerPointers& layer) const {
+    if (part_.works()) {
+      load(layer, part_.first);
     }
   }
 
-  /// Waits for q, k and v, rotates them, puts the token's k and v into the cache and publishes the
-  /// parts' results.
-  __device__ void run(const LayerPointers& layer, std::uint32_t tag) {
-    for (auto unit = static_cast<int>(blockIdx.x); unit < shape_.heads * parts_;
-         unit += static_cast<int>(gridDim.x)) {
-      const Part part = part_of(unit);
-      if (unit != static_cast<int>(blockIdx.x)) {
-        sync_pass();  // the part before is published
-        load(layer.keys, part, part.first, keys_);
-        load(layer.values, part, part.first, values_);
-      }
-      const float slope = args_.slopes != nullptr ? args_.slopes[part.head] : 0.0F;
-      rotate(layer, part, tag);
-      sync_pass();
-      PartialSoftmax<kLaneColumns> softmax = attend(layer, part, slope);
-      join_groups(softmax);
-      sync_pass();
-      publish_part(part, tag);
+  /// Waits for q, k and v, turns them, publishes the part's result and puts the token's k and v
+  /// into the cache.
+  __device__ void run(const LayerPointers& layer, const PairTurns& turns, std::uint32_t tag) {
+    if (!part_.works()) {
+      return;
+    }
+    if (warp_ == 0) {
+      rotate(turns, tag);
+    }
+    sync_pass();
+    const float max = attend(layer);
+    sync_pass();
+    publish_part(max, tag);
+    if (const auto i = static_cast<int>(threadIdx.x);
+        i < dim_ && part_.last == part_.position + 1) {
+      const std::int64_t place =
+          static_cast<std::int64_t>(part_.position) * shape_.width + part_.head * dim_ + i;
+      layer.keys[place] = key_[i];
+      layer.values[place] = value_[i];
     }
   }
 
-  /// Waits for all parts. Their result, as bf16 [C], in this block's shared memory.
+  /// Waits for all of several parts. Their result, as bf16 [C], in this block's shared memory.
   __device__ void join_parts(bf16* attended, std::uint32_t tag) const {
-    constexpr int kAtOnce = 6;
+    constexpr int kAtOnce = 3;
     const int width = shape_.width;
     const int heads = shape_.heads;
     const TaggedWord* softmaxes = args_.part_softmax.own();
@@ -74,23 +73,21 @@ class TokenAttention {
     for (auto c = static_cast<int>(threadIdx.x) * 2; c < width; c += kPassThreads * 2) {
       const int h = c / dim_;
       PartialSoftmax<2> all;
-      for (int begin = 0; begin < parts_; begin += kAtOnce) {
-        const TaggedWord* places[2 * kAtOnce];
+      for (int begin = 0; begin < part_.parts; begin += kAtOnce) {
         std::uint32_t values[2 * kAtOnce][2];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          const int part = begin + i;
-          const bool exists = part < parts_;
-          places[2 * i] = exists ? softmaxes + (part * heads + h) * 2 : nullptr;
-          places[2 * i + 1] = exists ? outs + part * width + c : nullptr;
-        }
-        await(places, tag, values);
+        await(
+            tag, values,
+            [&](int i) {
+              const int part = begin + i / 2;
+              return i % 2 == 0 ? softmaxes + (part * heads + h) * 2 : outs + part * width + c;
+            },
+            [&](int i) { return begin + i / 2 < part_.parts; });
         float max[kAtOnce];
         float largest = tiled::kNegativeInfinity;
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
-          max[i] =
-              begin + i < parts_ ? __uint_as_float(values[2 * i][0]) : tiled::kNegativeInfinity;
+          max[i] = begin + i < part_.parts ? __uint_as_float(values[2 * i][0])
+                                           : tiled::kNegativeInfinity;
           largest = fmaxf(largest, max[i]);
         }
         const float shift = all.raise(largest);
@@ -108,35 +105,31 @@ class TokenAttention {
   }
 
  private:
-  static constexpr int kKeysAtOnce = 4;  // of a group, on their way
+  static constexpr int kKeysAtOnce = keys_at_once(Shape::kVectors);
 
   using Row = RawRow<bf16, kLaneColumns>;
 
-  struct Part {
-    int head, index;
-    int first, last;  // keys
-  };
-  __device__ Part part_of(int unit) const {
-    const int index = unit % parts_;
-    const int first = index * part_keys_;
-    return {unit / parts_, index, first, min(first + part_keys_, position_ + 1)};
-  }
+  // What this thread has of the key number j of its group's, or of the value, before it needs it.
+  __device__ bf16* cached_key(int j) const { return cached_ + j * kPassThreads * kLaneColumns; }
+  __device__ bf16* cached_value(int j) const { return cached_key(kKeysAtOnce + j); }
+
   /// Key number j of a group's from `start` on; past the end the last one again.
-  __device__ int key_at(const Part& part, int start, int j) const {
-    return min(start + j * groups_ + group_, part.last - 1);
+  __device__ int key_at(int start, int j) const {
+    return min(start + j * groups_ + group_, part_.last - 1);
   }
 
-  /// Asks for the rows of a cache that a group has from key `start` on.
-  __device__ void load(const bf16* cache, const Part& part, int start,
-                       Row (&rows)[kKeysAtOnce]) const {
+  /// Asks for the keys and values that a group has from key `start` on.
+  __device__ void load(const LayerPointers& layer, int start) const {
 #pragma unroll
     for (int j = 0; j < kKeysAtOnce; ++j) {
-      if (start + j * groups_ < part.last) {
-        rows[j] =
-            Row::load(cache + static_cast<std::int64_t>(key_at(part, start, j)) * shape_.width +
-                      part.head * dim_ + column_);
+      if (start + j * groups_ < part_.last) {
+        const std::int64_t place = static_cast<std::int64_t>(key_at(start, j)) * shape_.width +
+                                   part_.head * dim_ + column_;
+        copy_16_bytes(shared_address(cached_key(j)), layer.keys + place, true);
+        copy_16_bytes(shared_address(cached_value(j)), layer.values + place, true);
       }
     }
+    close_copies();
   }
 
   /// Of a word of two bf16, the element of this number.
@@ -144,178 +137,216 @@ class TokenAttention {
     return __uint_as_float(index % 2 == 0 ? word << 16 : word & 0xFFFF0000);
   }
 
-  __device__ void rotate(const LayerPointers& layer, const Part& part, std::uint32_t tag) const {
-    const int width = shape_.width;
-    const int pairs = dim_ / 2;
-    const bool appends = part.last == position_ + 1;
-    const std::int64_t place = static_cast<std::int64_t>(position_) * width + part.head * dim_;
-    for (auto p = static_cast<int>(threadIdx.x); p < pairs; p += kPassThreads) {
-      const int at[2] = {p * args_.head.step, p * args_.head.step + args_.head.partner};
-      const TaggedWord* places[8];
-      std::uint32_t words[8][1];
+  /// By the first warp: q, times the scale of scores, and k and v in shared memory.
+  __device__ void rotate(const PairTurns& turns, std::uint32_t tag) const {
 #pragma unroll
-      for (int i = 0; i < 3; ++i) {  // q, k, v
-        const TaggedWord* row = args_.qkv + (i * width + part.head * dim_) / 2;
-        places[2 * i] = row + at[0] / 2;
-        places[2 * i + 1] = row + at[1] / 2;
+    for (int n = 0; n < kLanePairs; ++n) {
+      const int p = n * static_cast<int>(kWarp) + lane_;
+      if (p >= dim_ / 2) {
+        break;
       }
-      places[6] = args_.has_gate ? args_.phases + part.head * pairs + p : nullptr;
-      places[7] = args_.has_gate ? args_.gate_logits + part.head : nullptr;
-      await(places, tag, words);
+      const int at[2] = {p * args_.head.step, p * args_.head.step + args_.head.partner};
+      std::uint32_t words[6][1];  // two of q, k and v each
+      const TaggedWord* first = args_.qkv + part_.head * (dim_ / 2);
+      float sine = 0.0F;
+      float cosine = 1.0F;
+      if (args_.has_gate || args_.increments != nullptr) {
+        sincos_turns<bf16>(turns.turns[n], sine, cosine);
+      }
+      await(
+          tag, words, [&](int i) { return first + i / 2 * (shape_.width / 2) + at[i % 2] / 2; },
+          [](int) { return true; });
       float query[2] = {element(words[0][0], at[0]), element(words[1][0], at[1])};
       float key[2] = {element(words[2][0], at[0]), element(words[3][0], at[1])};
       const float value[2] = {element(words[4][0], at[0]), element(words[5][0], at[1])};
-      if (args_.has_gate) {
-        turn(words[6][0], query, key);
-        // A phase in turns cannot be NaN, so a NaN logit is put into the query, as in carope().
-        const float logit = __uint_as_float(words[7][0]);
-        query[0] = p == 0 && isnan(logit) ? logit : query[0];
-      } else if (args_.increments != nullptr) {
-        turn((static_cast<std::uint32_t>(position_) + 1) * args_.increments[p], query, key);
-      }
+      turn(sine, cosine, query);
+      turn(sine, cosine, key);
+      // A phase in turns cannot be NaN, so a NaN logit is put into the query, as in carope().
+      query[0] = p == 0 && isnan(turns.logit) ? turns.logit : query[0];
 #pragma unroll
       for (int side = 0; side < 2; ++side) {
-        query_[at[side]] = to_float(from_float<bf16>(query[side]));
+        query_[at[side]] = to_float(from_float<bf16>(query[side])) * args_.scale;
         key_[at[side]] = from_float<bf16>(key[side]);
         value_[at[side]] = from_float<bf16>(value[side]);
-        if (appends) {
-          layer.keys[place + at[side]] = from_float<bf16>(key[side]);
-          layer.values[place + at[side]] = from_float<bf16>(value[side]);
-        }
       }
     }
   }
 
-  __device__ static void turn(std::uint32_t turns, float (&query)[2], float (&key)[2]) {
-    float sine, cosine;
-    sincos_turns<bf16>(turns, sine, cosine);
-    const auto rotate_pair = [&](float(&pair)[2]) {
-      const float x = pair[0];
-      pair[0] = x * cosine - pair[1] * sine;
-      pair[1] = x * sine + pair[1] * cosine;
-    };
-    rotate_pair(query);
-    rotate_pair(key);
+  __device__ static void turn(float sine, float cosine, float (&pair)[2]) {
+    const float x = pair[0];
+    pair[0] = x * cosine - pair[1] * sine;
+    pair[1] = x * sine + pair[1] * cosine;
   }
 
-  __device__ PartialSoftmax<kLaneColumns> attend(const LayerPointers& layer, const Part& part,
-                                                 float slope) {
+  /// Leaves the sums of each warp in shared memory, of exponentials relative to the part's largest
+  /// score, which it returns.
+  __device__ float attend(const LayerPointers& layer) const {
     float q[kLaneColumns];
-#pragma unroll
-    for (int i = 0; i < kLaneColumns; ++i) {
-      q[i] = query_[column_ + i] * args_.scale;
-    }
-    PartialSoftmax<kLaneColumns> softmax;
+    load_floats(query_ + column_, q);
+    float max = tiled::kNegativeInfinity;
+    float sum = 0.0F;
+    float out[kLaneColumns] = {};
     const int round_keys = kKeysAtOnce * groups_;
-    for (int start = part.first; start < part.last; start += round_keys) {
+    int side = 0;  // of the places for maxima: some may still read those of the round before
+    for (int start = part_.first; start < part_.last; start += round_keys, side ^= 1) {
       float scores[kKeysAtOnce];
+      Row values[kKeysAtOnce];
+      wait_for_copies<0>();  // a thread reads only what it has asked for itself
+#pragma unroll
+      for (int j = 0; j < kKeysAtOnce; ++j) {
+        const bool own = key_at(start, j) == part_.position;  // not in the cache when that was read
+        float k[kLaneColumns];
+        unpack(Row::load(own ? key_ + column_ : cached_key(j)), k);
+        values[j] = start + j * groups_ < part_.last
+                        ? Row::load(own ? value_ + column_ : cached_value(j))
+                        : Row{};
+        scores[j] = 0.0F;
+#pragma unroll
+        for (int i = 0; i < kLaneColumns; ++i) {
+          scores[j] += q[i] * k[i];
+        }
+      }
+      if (start + round_keys < part_.last) {
+        load(layer, start + round_keys);
+      }
+      for (int step = lanes_ / 2; step > 0; step /= 2) {
+#pragma unroll
+        for (float& score : scores) {
+          score += __shfl_xor_sync(kAllLanes, score, step);
+        }
+      }
       float largest = tiled::kNegativeInfinity;
 #pragma unroll
       for (int j = 0; j < kKeysAtOnce; ++j) {
-        if (key_at(part, start, j) == position_) {  // not in the cache when that was read
-          keys_[j] = Row::load(key_ + column_);
-          values_[j] = Row::load(value_ + column_);
-        }
-        float k[kLaneColumns];
-        unpack(keys_[j], k);
-        float score = 0.0F;
-#pragma unroll
-        for (int i = 0; i < kLaneColumns; ++i) {
-          score += q[i] * k[i];
-        }
-        for (int step = lanes_ / 2; step > 0; step /= 2) {
-          score += __shfl_xor_sync(kAllLanes, score, step);
-        }
         const int key = start + j * groups_ + group_;
-        scores[j] = key < part.last ? score - slope * static_cast<float>(position_ - key)
-                                    : tiled::kNegativeInfinity;
+        scores[j] = key < part_.last ? scores[j] - slope_ * static_cast<float>(part_.position - key)
+                                     : tiled::kNegativeInfinity;
         largest = fmaxf(largest, scores[j]);
       }
-      load(layer.keys, part, start + round_keys, keys_);
-      const float shift = softmax.raise(largest);
+      const float shift = block_max(largest, max, warp_max_ + side * kPassWarps);
+      const float shrink = expf(max - shift);
+      max = shift;
+      sum *= shrink;
+#pragma unroll
+      for (float& o : out) {
+        o *= shrink;
+      }
 #pragma unroll
       for (int j = 0; j < kKeysAtOnce; ++j) {
         const float e = expf(scores[j] - shift);
         float v[kLaneColumns];
-        unpack(values_[j], v);
-        softmax.sum += e;
+        unpack(values[j], v);
+        sum += e;
 #pragma unroll
         for (int i = 0; i < kLaneColumns; ++i) {
-          softmax.out[i] += e * v[i];
+          out[i] += e * v[i];
         }
       }
-      load(layer.values, part, start + round_keys, values_);
     }
-    return softmax;
+    add_groups(sum, out);
+    return max;
   }
 
-  /// Joins the groups of each warp, and leaves what is joined in shared memory.
-  __device__ void join_groups(PartialSoftmax<kLaneColumns>& softmax) const {
+  /// The largest of `before` and what the block's threads have, in lanes that share a key the same.
+  __device__ float block_max(float x, float before, float* warps) const {
     for (int step = lanes_; step < static_cast<int>(kWarp); step *= 2) {
-      const float max = __shfl_xor_sync(kAllLanes, softmax.max, step);
-      const float sum = __shfl_xor_sync(kAllLanes, softmax.sum, step);
-      float out[kLaneColumns];
+      x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
+    }
+    if (lane_ == 0) {
+      warps[warp_] = x;
+    }
+    sync_pass();
+    float maxima[kPassWarps];
+    load_floats(warps, maxima);
+    x = before;
 #pragma unroll
-      for (int i = 0; i < kLaneColumns; ++i) {
-        out[i] = __shfl_xor_sync(kAllLanes, softmax.out[i], step);
+    for (const float other : maxima) {
+      x = fmaxf(x, other);
+    }
+    return x;
+  }
+
+  /// Adds up the groups of each warp. At every step a lane gives away half of the columns that it
+  /// has, and gets the other half of its partner's.
+  __device__ void add_groups(float sum, float (&out)[kLaneColumns]) const {
+    int column = column_;
+    int step = lanes_;
+#pragma unroll
+    for (int half = kLaneColumns / 2; half > 0; half /= 2, step *= 2) {
+      if (step < static_cast<int>(kWarp)) {
+        const bool upper = (lane_ & step) != 0;
+#pragma unroll
+        for (int i = 0; i < half; ++i) {
+          const float given = upper ? out[i] : out[half + i];
+          const float kept = upper ? out[half + i] : out[i];
+          out[i] = kept + __shfl_xor_sync(kAllLanes, given, step);
+        }
+        column += upper ? half : 0;
+        sum += __shfl_xor_sync(kAllLanes, sum, step);
       }
-      softmax.join(max, sum, out);
     }
-    const auto lane = static_cast<int>(threadIdx.x % kWarp);
-    const auto warp = static_cast<int>(threadIdx.x / kWarp);
-    if (lane == 0) {
-      warp_max_[warp] = softmax.max;
-      warp_sum_[warp] = softmax.sum;
+    if (lane_ == 0) {
+      warp_sum_[warp_] = sum;
     }
-    if (lane < lanes_) {
+    constexpr int kMostColumns = 4;  // that a lane has in the end
 #pragma unroll
-      for (int i = 0; i < kLaneColumns; ++i) {
-        warp_out_[warp * dim_ + column_ + i] = softmax.out[i];
+    for (int i = 0; i < kMostColumns; ++i) {
+      if (i < dim_ / static_cast<int>(kWarp)) {
+        warp_out_[warp_ * dim_ + column + i] = out[i];
       }
     }
   }
 
-  __device__ void publish_part(const Part& part, std::uint32_t tag) const {
-    for (auto i = static_cast<int>(threadIdx.x); i < dim_ * kCopies; i += kPassThreads) {
-      const int c = i % dim_;
-      const int copy = i / dim_;
-      float max = warp_max_[0];  // finite in the end: no part is without a key
+  __device__ void publish_part(float max, std::uint32_t tag) const {
+    constexpr int kColumns = 2;  // of a thread
+    const int threads = dim_ / kColumns;
+    const auto i = static_cast<int>(threadIdx.x);
+    if (i >= threads * kCopies) {
+      return;
+    }
+    const int c = i % threads * kColumns;
+    const int copy = i / threads;
+    const int column = part_.head * dim_ + c;
+    float sums[kPassWarps];
+    load_floats(warp_sum_, sums);
+    float sum = 0.0F;
+    float out[kColumns] = {};
 #pragma unroll
-      for (int w = 1; w < kPassWarps; ++w) {
-        max = fmaxf(max, warp_max_[w]);
-      }
-      float sum = 0.0F;
-      float out = 0.0F;
-#pragma unroll
-      for (int w = 0; w < kPassWarps; ++w) {
-        const float weight = expf(warp_max_[w] - max);
-        sum += weight * warp_sum_[w];
-        out += weight * warp_out_[w * dim_ + c];
-      }
-      publish(args_.part_out.copy(copy) + part.index * shape_.width + part.head * dim_ + c, out,
-              tag);
-      if (c == 0) {
-        TaggedWord* softmax =
-            args_.part_softmax.copy(copy) + (part.index * shape_.heads + part.head) * 2;
-        publish(softmax, max, tag);
-        publish(softmax + 1, sum, tag);
-      }
+    for (int w = 0; w < kPassWarps; ++w) {
+      const auto columns = Vec<float, kColumns>::load(warp_out_ + w * dim_ + c);
+      sum += sums[w];
+      out[0] += columns.at[0];
+      out[1] += columns.at[1];
+    }
+    if (part_.parts == 1) {
+      publish(args_.attended.copy(copy) + column / kColumns,
+              packed_pair(out[0] / sum, out[1] / sum), tag);
+      return;
+    }
+    TaggedWord* to = args_.part_out.copy(copy) + part_.index * shape_.width + column;
+    publish(to, out[0], tag);
+    publish(to + 1, out[1], tag);
+    if (c == 0) {
+      to = args_.part_softmax.copy(copy) + (part_.index * shape_.heads + part_.head) * 2;
+      publish(to, max, tag);
+      publish(to + 1, sum, tag);
     }
   }
 
   const PassArgs& args_;
   Shape shape_;
+  TokenPart part_;
   int dim_;
   float* query_;
   bf16* key_;
   bf16* value_;
-  float* warp_max_;  // [warps]
+  float* warp_max_;  // [2, warps]
   float* warp_sum_;  // [warps]
   float* warp_out_;  // [warps, D]
+  bf16* cached_;     // [2, kKeysAtOnce] rows, each as far from the next as threads have theirs
+  int lane_, warp_;
   int lanes_, groups_, group_, column_;
-  int position_, part_keys_, parts_;
-  // What a group has read of the caches, before it needs it.
-  Row keys_[kKeysAtOnce]{}, values_[kKeysAtOnce]{};
+  float slope_;
 };
 
 }  // namespace carope::cuda

@@ -21,14 +21,14 @@ __device__ CopyRing ring_of(const PassArgs& args, const Shape& shape, std::byte*
 template <class Shape>
 class TokenBringer {
  public:
-  /// The tables of layers and items are in shared memory. The gate's head is -1 if there is none.
+  /// The tables of layers and items are in shared memory.
   __device__ TokenBringer(const PassArgs& args, std::byte* shared, const PassMemory& at,
-                          int gate_head)
+                          const TokenPart& part)
       : args_(args),
         shape_(args.shape),
         layers_(reinterpret_cast<const LayerPointers*>(shared + at.layers)),
         items_(reinterpret_cast<const Range*>(shared + at.items) + lane() * kMatrices),
-        gate_head_(gate_head),
+        gate_head_(args.has_gate ? part.head : -1),
         ring_(ring_of(args, shape_, shared, at, lane())) {}
 
   __device__ void run() {
@@ -93,7 +93,7 @@ class TokenBringer {
   Shape shape_;
   const LayerPointers* layers_;
   const Range* items_;  // [kMatrices] of the lane's warp
-  int gate_head_;
+  int gate_head_;       // or -1
   CopyRing ring_;
   int matrix_ = -1;  // of all layers' one after another; of the gate the layer
   int kind_ = kQkv;

@@ -5,66 +5,72 @@
 
 namespace carope::cuda {
 
-/// The gate of a token pass: the first warp of a block with a head turns its clock. Every lane of
-/// it calls everything; in other warps, and without a gate, nothing happens.
+/// How far a block's head turns: by its gate, or else by the position. The block's first warp
+/// knows, and every lane of it calls everything; in other warps, and in blocks without a head,
+/// nothing happens. All blocks of a head compute its gate for themselves, sooner than one could
+/// tell others.
 template <class Shape>
 class TokenGate {
  public:
-  __device__ TokenGate(const PassArgs& args, const CopyRing& weights)
+  __device__ TokenGate(const PassArgs& args, const TokenPart& part, const CopyRing& weights)
       : args_(args),
         shape_(args.shape),
-        works_(head_of(args) >= 0 && threadIdx.x < kWarp),
-        head_(static_cast<int>(blockIdx.x)),
-        lane_(static_cast<int>(threadIdx.x % kWarp)),
-        weights_(weights) {}
-
-  /// The head whose gate this block has, or -1.
-  __device__ static int head_of(const PassArgs& args) {
-    const auto block = static_cast<int>(blockIdx.x);
-    return args.has_gate && block < Shape(args.shape).heads ? block : -1;
+        works_(args.has_gate && part.works() && threadIdx.x < kWarp),
+        stores_(works_ && part.index == 0),
+        head_(part.head),
+        weights_(weights) {
+    if (args.increments != nullptr) {
+      for_each_pair([&](int i, int pair) {
+        turns_.turns[i] = (static_cast<std::uint32_t>(part.position) + 1) * args.increments[pair];
+      });
+    }
   }
 
-  /// Asks for what the head has, which nobody else writes.
+  /// Asks for what the head has before the token.
   __device__ void prepare(const LayerPointers& layer) {
     if (works_) {
-      const int pairs = shape_.dim / 2;
-#pragma unroll
-      for (int i = 0; i < kMostPairs; ++i) {
-        const int pair = i * static_cast<int>(kWarp) + lane_;
-        phases_[i] = pair < pairs ? layer.phases[head_ * pairs + pair] : 0;
-      }
+      for_each_pair([&](int i, int pair) { turns_.turns[i] = layer.phases[first() + pair]; });
       bias_ = layer.gate_bias != nullptr ? layer.gate_bias[head_] : 0.0F;
     }
   }
 
-  /// Publishes the logit and the new phases, adding up in the order of other layers of few rows.
-  /// `normed` [C] is the layer's input.
-  __device__ void run(const LayerPointers& layer, const bf16* normed, std::uint32_t tag) {
+  /// Turns the clock. Adds up in the order of other layers of few rows. `normed` [C] is the layer's
+  /// input.
+  __device__ void run(const bf16* normed) {
     if (!works_) {
       return;
     }
-    const bf16* x = args_.gate_reads_embedding ? args_.embedding : normed;
-    const int pairs = shape_.dim / 2;
-    const float logit = warp_sum(product(x)) + bias_;
-    const Squares frequency = Squares::of(gate_of(logit).frequency);
-#pragma unroll
-    for (int i = 0; i < kMostPairs; ++i) {
-      const int pair = i * static_cast<int>(kWarp) + lane_;
-      if (pair < pairs) {
-        Powers power(frequency, pair % kGroup, args_.exponent_start);
-        power.skip(pair / kGroup);
-        const std::uint32_t phase = phases_[i] + power.turns();
-        publish(args_.phases + head_ * pairs + pair, phase, tag);
-        layer.phases[head_ * pairs + pair] = phase;
-      }
-    }
-    if (lane_ == 0) {
-      publish(args_.gate_logits + head_, logit, tag);
+    turns_.logit = warp_sum(product(args_.gate_reads_embedding ? args_.embedding : normed)) + bias_;
+    const Squares frequency = Squares::of(gate_of(turns_.logit).frequency);
+    for_each_pair([&](int i, int pair) {
+      Powers power(frequency, pair % kGroup, args_.exponent_start);
+      power.skip(pair / kGroup);
+      turns_.turns[i] += power.turns();
+    });
+  }
+
+  __device__ const PairTurns& turns() const { return turns_; }
+
+  /// Keeps the phases for the next token, once all blocks of the head have read those before.
+  __device__ void store(const LayerPointers& layer) const {
+    if (stores_) {
+      for_each_pair([&](int i, int pair) { layer.phases[first() + pair] = turns_.turns[i]; });
     }
   }
 
  private:
-  static constexpr int kMostPairs = 2;  // of a lane
+  __device__ int first() const { return head_ * (shape_.dim / 2); }  // pair of the head
+
+  template <class Visit>
+  __device__ void for_each_pair(const Visit& visit) const {
+#pragma unroll
+    for (int i = 0; i < kLanePairs; ++i) {
+      const int pair = static_cast<int>(i * kWarp + threadIdx.x % kWarp);
+      if (pair < shape_.dim / 2) {
+        visit(i, pair);
+      }
+    }
+  }
 
   /// This lane's share of x times the layer's row.
   __device__ float product(const bf16* x) {
@@ -72,7 +78,8 @@ class TokenGate {
     const auto* row = reinterpret_cast<const float*>(weights_.wait());
     float sum = 0.0F;
 #pragma unroll 4
-    for (int column = lane_ * kColumns; column < shape_.width; column += kWarp * kColumns) {
+    for (int column = static_cast<int>(threadIdx.x % kWarp) * kColumns; column < shape_.width;
+         column += kWarp * kColumns) {
       float values[kColumns], w[kColumns];
       unpack(Vec<bf16, kColumns>::load(x + column), values);
       load_floats(row + column, w);
@@ -87,10 +94,10 @@ class TokenGate {
 
   const PassArgs& args_;
   Shape shape_;
-  bool works_;
-  int head_, lane_;
+  bool works_, stores_;
+  int head_;
   CopyRing weights_;
-  std::uint32_t phases_[kMostPairs]{};  // before the token
+  PairTurns turns_{};
   float bias_ = 0.0F;
 };
 

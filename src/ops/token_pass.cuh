@@ -98,8 +98,7 @@ struct PassArgs {
   // every layer: no block is a layer ahead of another, see PassBlock.
   std::uint32_t* last_tag;   // of the launch before; zero, as all words, before the first
   TaggedWord* qkv;           // [3C / 2] two bf16 each
-  TaggedWord* phases;        // [H, P]
-  TaggedWord* gate_logits;   // [H]
+  CopiedWords attended;      // [C / 2] two bf16 each, if the keys of a head are one part, or else:
   CopiedWords part_softmax;  // [parts, H, 2] max and sum
   CopiedWords part_out;      // [parts, C]
   CopiedWords middle;        // [C / 2] the residual after attention, two bf16 each
@@ -112,6 +111,52 @@ struct PassArgs {
   const std::int32_t* ended;     // [1]
   float* logits;                 // [V]
 };
+
+/// How many keys each of a block's threads has its columns of at once: fewer where weights are
+/// wide.
+__host__ __device__ constexpr int keys_at_once(int vectors) { return vectors <= 4 ? 4 : 2; }
+
+/// The keys that a block attends to of a token at `position`, of a head's that are `parts` parts.
+struct TokenPart {
+  int head = -1;  // none
+  int index = 0;
+  int first = 0, last = 0;
+  int position, parts;
+
+  template <class Shape>
+  __device__ static TokenPart of(const PassArgs& args, const Shape& shape) {
+    const int groups = kPassThreads / (shape.dim / kLaneColumns);
+    const int round_keys = keys_at_once(Shape::kVectors) * groups;
+    TokenPart part{.position = *args.position};
+    const int rounds = part.position / round_keys + 1;
+    const int part_keys = (rounds + args.most_parts - 1) / args.most_parts * round_keys;
+    part.parts = part.position / part_keys + 1;
+    if (const auto block = static_cast<int>(blockIdx.x); block < shape.heads * part.parts) {
+      part.head = block / part.parts;
+      part.index = block % part.parts;
+      part.first = part.index * part_keys;
+      part.last = min(part.first + part_keys, part.position + 1);
+    }
+    return part;
+  }
+
+  __device__ bool works() const { return head >= 0; }
+};
+
+/// How far the pairs turn that a lane of a block's first warp has.
+inline constexpr int kLanePairs = 2;
+struct PairTurns {
+  std::uint32_t turns[kLanePairs];
+  float logit;  // of the gate
+};
+
+/// Two values as bf16 in a word.
+__device__ inline std::uint32_t packed_pair(float first, float second) {
+  const Vec<bf16, 2> pair = pack<bf16>({first, second});
+  std::uint32_t word;
+  memcpy(&word, &pair, sizeof(word));
+  return word;
+}
 
 /// Waits for all threads of the block but those of the warp that brings weights.
 __device__ inline void sync_pass() { wait_at<kPassThreads>(1); }
@@ -136,13 +181,15 @@ struct PassMemory {
   int attended;  // bf16 [C]
   int hidden;    // bf16 [4C]
   int head;      // q f32 [D], then k and v bf16 [D] of the head that a block attends for
-  int parts;     // f32 [warps, 2 + D]: the warps' parts of attention
-  int layers;    // LayerPointers [layers]
+  int parts;     // f32 [warps, 3 + D]: the warps' parts of attention
+  int cached;    // bf16 [2, keys_at_once(), threads, kLaneColumns] keys and values
   int units;     // Range [kMatrices]: the block's
   int items;     // Range [warps, kMatrices]
-  int sums;      // f32 of the MLP's last items
   int tag;       // u32
   int gate;      // [C] f32: a row of the gate's weights
+  // From here on no kernel knows them when it is compiled.
+  int layers;  // LayerPointers [layers]
+  int sums;    // f32 of the MLP's last items
   int barriers;
   int slots;  // [warps, slots, C] bf16
   int bytes;
@@ -160,13 +207,15 @@ struct PassMemory {
     attended = take(row);
     hidden = take(4 * row);
     head = take(shape.dim * static_cast<int>(sizeof(float) + 2 * sizeof(bf16)));
-    parts = take(kPassWarps * (2 + shape.dim) * kFloat);
-    layers = take(shape.layers * static_cast<int>(sizeof(LayerPointers)));
+    parts = take(kPassWarps * (3 + shape.dim) * kFloat);
+    cached = take(2 * keys_at_once((shape.width + kStepColumns - 1) / kStepColumns) * kPassThreads *
+                  kLaneColumns * static_cast<int>(sizeof(bf16)));
     units = take(kMatrices * kRange);
     items = take(kPassWarps * kMatrices * kRange);
-    sums = take(most_units * unit_items(kMlpOut) * kFloat);
     tag = take(static_cast<int>(sizeof(std::uint32_t)));
     gate = take(shape.width * kFloat);
+    layers = take(shape.layers * static_cast<int>(sizeof(LayerPointers)));
+    sums = take(most_units * unit_items(kMlpOut) * kFloat);
     barriers = take((kPassWarps * slot_count + 1) * CopyRing::kBarrierBytes);
     slots = take(kPassWarps * slot_count * row);
   }

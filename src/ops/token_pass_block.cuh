@@ -21,7 +21,8 @@ struct NormShare {
 /// matrix, and publishes theirs when it has read all the words that it needs of those before. Any
 /// word of the next layer comes after all words of the MLP's results, each of which comes after all
 /// those of its hidden layer: so after every block has read everything up to there. Hidden words
-/// are read by blocks that then publish results of the MLP, and results before hidden words.
+/// are read by blocks that then publish results of the MLP, and results before hidden words. By the
+/// same, what a head's clock showed before is overwritten when all that wait for it have read it.
 template <class Shape>
 class PassBlock {
  public:
@@ -37,16 +38,16 @@ class PassBlock {
       bringer_.run();
       return;
     }
+    attention_.prepare(layers_[0]);
     for (int i = 0; i < shape_.layers; ++i) {
       const LayerPointers& layer = layers_[i];
-      attention_.prepare(layer);
       gate_.prepare(layer);
       NormShare norm = share_of(layer.attention_norm);
       std::uint32_t biases = biases_of<kQkv>(layer);
       receive_residual(i == 0);
       ++tag_;
       normalise(norm, residual_);
-      gate_.run(layer, normed_, tag_);
+      gate_.run(normed_);
       multiply<kQkv>(normed_, [&](int item, const float(&sums)[2]) {
         const std::uint32_t word = sum_of(sums, biases_at<kQkv>(layer, item, biases));
         if (lane_ == 0) {
@@ -55,9 +56,13 @@ class PassBlock {
       });
 
       biases = biases_of<kAttentionOut>(layer);
-      attention_.run(layer, tag_);
+      attention_.run(layer, gate_.turns(), tag_);
       if (units_[kAttentionOut].count() > 0) {
-        attention_.join_parts(attended_, tag_);
+        if (part_.parts == 1) {
+          receive(args_.attended, width_, attended_);
+        } else {
+          attention_.join_parts(attended_, tag_);
+        }
         sync_pass();
         multiply<kAttentionOut>(attended_, [&](int item, const float(&sums)[2]) {
           publish_copies(args_.middle, item / 2,
@@ -74,8 +79,13 @@ class PassBlock {
       multiply<kMlpIn>(normed_, [&](int item, const float(&sums)[2]) {
         float y[2];
         unpack_pair(sum_of(sums, biases_at<kMlpIn>(layer, item, biases)), y);
-        publish_copies(args_.hidden, item / 2, packed({gelu_of(y[0]), gelu_of(y[1])}));
+        publish_copies(args_.hidden, item / 2, packed_pair(gelu_of(y[0]), gelu_of(y[1])));
       });
+      // While others still compute what this block waits for.
+      gate_.store(layer);
+      if (i + 1 < shape_.layers) {
+        attention_.prepare(layers_[i + 1]);
+      }
       if (units_[kMlpOut].count() > 0) {
         finish_layer(layer);
       }
@@ -111,9 +121,10 @@ class PassBlock {
         units_(reinterpret_cast<Range*>(shared + at.units)),
         items_(reinterpret_cast<Range*>(shared + at.items)),
         sums_(reinterpret_cast<float*>(shared + at.sums)),
-        attention_(args, shared + at.parts, shared + at.head),
-        gate_(args, ring_of(args, shape_, shared, at, kPassWarps)),
-        bringer_(args, shared, at, TokenGate<Shape>::head_of(args)),
+        part_(TokenPart::of(args, shape_)),
+        attention_(args, part_, shared, at),
+        gate_(args, part_, ring_of(args, shape_, shared, at, kPassWarps)),
+        bringer_(args, shared, at, part_),
         weights_(ring_of(args, shape_, shared, at, warp_)) {
     auto* const tag = reinterpret_cast<std::uint32_t*>(shared + at.tag);
     if (thread_ == 0) {
@@ -164,12 +175,6 @@ class PassBlock {
   }
 
   // Two bf16 in a word.
-  __device__ static std::uint32_t packed(const float (&values)[2]) {
-    const Vec<bf16, 2> pair = pack<bf16>(values);
-    std::uint32_t word;
-    memcpy(&word, &pair, sizeof(word));
-    return word;
-  }
   __device__ static void unpack_pair(std::uint32_t word, float (&values)[2]) {
     values[0] = __uint_as_float(word << 16);
     values[1] = __uint_as_float(word & 0xFFFF0000);
@@ -197,7 +202,7 @@ class PassBlock {
     float bias[2], residual[2];
     unpack_pair(biases, bias);
     unpack_pair(residuals, residual);
-    return packed({sums[0] + bias[0] + residual[0], sums[1] + bias[1] + residual[1]});
+    return packed_pair(sums[0] + bias[0] + residual[0], sums[1] + bias[1] + residual[1]);
   }
 
   /// By lanes that all have the value.
@@ -213,19 +218,16 @@ class PassBlock {
     constexpr int kElements = 4;  // of two words
     for (int begin = thread_ * kElements; begin < count;
          begin += kAtOnce * kPassThreads * kElements) {
-      const TaggedWord* places[kAtOnce];
       std::uint32_t values[kAtOnce][2];
+      const auto element = [&](int i) { return begin + i * kPassThreads * kElements; };
+      await(
+          tag_, values, [&](int i) { return words.own() + element(i) / 2; },
+          [&](int i) { return element(i) < count; });
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int element = begin + i * kPassThreads * kElements;
-        places[i] = element < count ? words.own() + element / 2 : nullptr;
-      }
-      await(places, tag_, values);
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (places[i] != nullptr) {
+        if (element(i) < count) {
           const Vec<std::uint32_t, 2> pair{{values[i][0], values[i][1]}};
-          pair.store(reinterpret_cast<std::uint32_t*>(to + begin + i * kPassThreads * kElements));
+          pair.store(reinterpret_cast<std::uint32_t*>(to + element(i)));
         }
       }
     }
@@ -411,6 +413,7 @@ class PassBlock {
   Range* units_;  // [kMatrices]
   Range* items_;  // [warps, kMatrices]
   float* sums_;
+  TokenPart part_;
   TokenAttention<Shape> attention_;
   TokenGate<Shape> gate_;
   TokenBringer<Shape> bringer_;

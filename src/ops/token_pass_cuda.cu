@@ -228,8 +228,7 @@ void TokenPassOnCuda::point_to(const Context& ctx, const TokenModel& model) {
     };
     args_.last_tag = data_of<std::uint32_t>(arena.take({{1}, DType::kU32}));
     args_.qkv = words(units_of(shape, kQkv));
-    args_.phases = words(std::int64_t{shape.heads} * shape.dim / 2);
-    args_.gate_logits = words(shape.heads);
+    args_.attended = copied(shape.width / 2);
     args_.part_softmax = copied(args_.most_parts * shape.heads * 2);
     args_.part_out = copied(args_.most_parts * shape.width);
     args_.middle = copied(units_of(shape, kAttentionOut));
