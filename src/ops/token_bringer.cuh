@@ -31,20 +31,8 @@ class TokenBringer {
         gate_head_(args.has_gate ? part.head : -1),
         ring_(ring_of(args, shape_, shared, at, lane())) {}
 
+  /// Until there is no next row. Lanes look by turns whether they have a free slot, and none waits.
   __device__ void run() {
-    if (lane() < kPassWarps) {
-      bring_all([&] { return next_item(); });
-    } else if (lane() == kPassWarps && gate_head_ >= 0) {
-      bring_all([&] { return next_gate(); });
-    }
-  }
-
- private:
-  __device__ static int lane() { return static_cast<int>(threadIdx.x % kWarp); }
-
-  /// Until there is no next one. Lanes look by turns whether they have a slot, and none waits.
-  template <class Next>
-  __device__ void bring_all(const Next& next) {
     const void* row = next();
     while (row != nullptr) {
       if (ring_.bring(row)) {
@@ -53,19 +41,27 @@ class TokenBringer {
     }
   }
 
+ private:
+  __device__ static int lane() { return static_cast<int>(threadIdx.x % kWarp); }
+
+  /// The row that was not asked for yet; null after the last.
+  __device__ const void* next() {
+    return lane() < kPassWarps ? next_item() : lane() == kPassWarps ? next_gate() : nullptr;
+  }
+
   /// Where an item of a matrix is, in rows of C. Of two items in a row the second is of the row
   /// below.
   __device__ static int place_of(int matrix, int item) {
-    const int each = row_items(matrix);
-    if (each == 1) {
+    constexpr int kEach = row_items(kMlpOut);
+    if (matrix != kMlpOut) {
       return item;
     }
-    const int pair = item / 2 / each;
-    const int quarter = item / 2 % each;
-    return (2 * pair + item % 2) * each + quarter;
+    const int pair = item / (2 * kEach);
+    const int quarter = item / 2 % kEach;
+    return (2 * pair + item % 2) * kEach + quarter;
   }
 
-  /// The item of this lane's warp that was not asked for yet; null after the last.
+  /// An item of the lane's warp.
   __device__ const void* next_item() {
     const int matrices = kLayerMatrices * shape_.layers;
     while (next_.first == next_.last) {
@@ -81,9 +77,9 @@ class TokenBringer {
     return weights_ + static_cast<std::int64_t>(place_of(kind_, next_.first++)) * shape_.width;
   }
 
-  /// The gate's weights of the layers, one after another.
+  /// The gate's weights of a layer.
   __device__ const void* next_gate() {
-    if (++matrix_ == shape_.layers) {
+    if (gate_head_ < 0 || ++matrix_ == shape_.layers) {
       return nullptr;
     }
     return layers_[matrix_].gate_weight + static_cast<std::int64_t>(gate_head_) * shape_.width;

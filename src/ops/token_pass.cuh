@@ -165,10 +165,9 @@ struct Range {
   int first, last;
 
   __host__ __device__ int count() const { return last - first; }
-  /// Part `index` of `parts` nearly equal ones.
+  /// Part `index` of `parts` nearly equal ones. The count times the parts is less than 2^31.
   __host__ __device__ Range part(int index, int parts) const {
-    return {first + static_cast<int>(static_cast<std::int64_t>(count()) * index / parts),
-            first + static_cast<int>(static_cast<std::int64_t>(count()) * (index + 1) / parts)};
+    return {first + count() * index / parts, first + count() * (index + 1) / parts};
   }
 };
 

@@ -13,6 +13,12 @@ struct NormShare {
   float gain[kLaneColumns], shift[kLaneColumns];
 };
 
+/// The items that a warp has of a matrix, and the biases of the first two.
+struct OwnRows {
+  Range items;
+  std::uint32_t biases;
+};
+
 /// A block's part of a token pass. Weights do not depend on the token: one warp brings the others
 /// their rows while blocks wait for each other. What else a phase needs of what is known before, a
 /// thread reads before it waits.
@@ -31,7 +37,7 @@ class PassBlock {
                   PassMemory(Shape(args.shape), static_cast<int>(gridDim.x), args.slots)) {}
 
   __device__ void run() {
-    if (*args_.ended != 0) {
+    if (ended_) {
       return;
     }
     if (warp_ == kPassWarps) {
@@ -43,42 +49,42 @@ class PassBlock {
       const LayerPointers& layer = layers_[i];
       gate_.prepare(layer);
       NormShare norm = share_of(layer.attention_norm);
-      std::uint32_t biases = biases_of<kQkv>(layer);
+      OwnRows rows = rows_of<kQkv>(layer);
       receive_residual(i == 0);
       ++tag_;
       normalise(norm, residual_);
       gate_.run(normed_);
-      multiply<kQkv>(normed_, [&](int item, const float(&sums)[2]) {
-        const std::uint32_t word = sum_of(sums, biases_at<kQkv>(layer, item, biases));
+      multiply<kQkv>(rows.items, normed_, [&](int item, const float(&sums)[2]) {
+        const std::uint32_t word = sum_of(sums, biases_at<kQkv>(layer, item, rows));
         if (lane_ == 0) {
           publish(args_.qkv + item / 2, word, tag_);
         }
       });
 
-      biases = biases_of<kAttentionOut>(layer);
       attention_.run(layer, gate_.turns(), tag_);
       if (units_[kAttentionOut].count() > 0) {
+        rows = rows_of<kAttentionOut>(layer);
         if (part_.parts == 1) {
           receive(args_.attended, width_, attended_);
         } else {
           attention_.join_parts(attended_, tag_);
         }
         sync_pass();
-        multiply<kAttentionOut>(attended_, [&](int item, const float(&sums)[2]) {
-          publish_copies(args_.middle, item / 2,
-                         sum_of(sums, biases_at<kAttentionOut>(layer, item, biases),
-                                pair_at(residual_ + item)));
+        multiply<kAttentionOut>(rows.items, attended_, [&](int item, const float(&sums)[2]) {
+          publish_copies(
+              args_.middle, item / 2,
+              sum_of(sums, biases_at<kAttentionOut>(layer, item, rows), pair_at(residual_ + item)));
         });
       }
 
       norm = share_of(layer.mlp_norm);
-      biases = biases_of<kMlpIn>(layer);
+      rows = rows_of<kMlpIn>(layer);
       receive(args_.middle, width_, middle_);
       sync_pass();
       normalise(norm, middle_);
-      multiply<kMlpIn>(normed_, [&](int item, const float(&sums)[2]) {
+      multiply<kMlpIn>(rows.items, normed_, [&](int item, const float(&sums)[2]) {
         float y[2];
-        unpack_pair(sum_of(sums, biases_at<kMlpIn>(layer, item, biases)), y);
+        unpack_pair(sum_of(sums, biases_at<kMlpIn>(layer, item, rows)), y);
         publish_copies(args_.hidden, item / 2, packed_pair(gelu_of(y[0]), gelu_of(y[1])));
       });
       // While others still compute what this block waits for.
@@ -109,6 +115,7 @@ class PassBlock {
       : args_(args),
         shape_(args.shape),
         width_(shape_.width),
+        ended_(*args.ended != 0),
         thread_(static_cast<int>(threadIdx.x)),
         lane_(thread_ % static_cast<int>(kWarp)),
         warp_(thread_ / static_cast<int>(kWarp)),
@@ -183,18 +190,17 @@ class PassBlock {
     return *reinterpret_cast<const std::uint32_t*>(from);
   }
 
-  /// The biases of the rows of this warp's first items.
   template <Matrix kMatrix>
-  __device__ std::uint32_t biases_of(const LayerPointers& layer) const {
+  __device__ OwnRows rows_of(const LayerPointers& layer) const {
     static_assert(row_items(kMatrix) == 1);
     const Range items = items_of(kMatrix);
-    return items.count() > 0 ? pair_at(layer.biases[kMatrix] + items.first) : 0;
+    return {items, items.count() > 0 ? pair_at(layer.biases[kMatrix] + items.first) : 0};
   }
-  /// Those of an item's, when the first ones are known.
+  /// The biases of an item's rows.
   template <Matrix kMatrix>
-  __device__ std::uint32_t biases_at(const LayerPointers& layer, int item,
-                                     std::uint32_t first) const {
-    return item == items_of(kMatrix).first ? first : pair_at(layer.biases[kMatrix] + item);
+  __device__ static std::uint32_t biases_at(const LayerPointers& layer, int item,
+                                            const OwnRows& rows) {
+    return item == rows.items.first ? rows.biases : pair_at(layer.biases[kMatrix] + item);
   }
   /// The sums of two rows with what is added to them.
   __device__ static std::uint32_t sum_of(const float (&sums)[2], std::uint32_t biases,
@@ -328,12 +334,11 @@ class PassBlock {
       sums[r] = warp_sum(sums[r]);
     }
   }
-  /// Calls finish(item, sums) with the products of this warp's items and their parts of x, two at a
-  /// time.
+  /// Calls finish(item, sums) with the products of this warp's items of a matrix and their parts of
+  /// x, two at a time.
   template <Matrix kMatrix, class Finish>
-  __device__ void multiply(const bf16* x, const Finish& finish) {
+  __device__ void multiply(const Range& items, const bf16* x, const Finish& finish) {
     constexpr int kEach = row_items(kMatrix);
-    const Range items = items_of(kMatrix);
     Row vectors[kVectors];
     for (int item = items.first; item < items.last; item += 2) {
       if (kEach > 1 || item == items.first) {
@@ -349,6 +354,7 @@ class PassBlock {
   __device__ void finish_layer(const LayerPointers& layer) {
     constexpr int kEach = row_items(kMlpOut);
     const Range pairs = units_[kMlpOut];
+    const Range items = items_of(kMlpOut);
     const int first_item = pairs.first * unit_items(kMlpOut);
     const auto biases_at = [&](int i) {
       return pair_at(layer.biases[kMlpOut] + (pairs.first + i / kCopies) * 2);
@@ -357,7 +363,7 @@ class PassBlock {
     const std::uint32_t biases = thread_ < results ? biases_at(thread_) : 0;
     receive(args_.hidden, 4 * width_, hidden_);
     sync_pass();
-    multiply<kMlpOut>(hidden_, [&](int item, const float(&sums)[2]) {
+    multiply<kMlpOut>(items, hidden_, [&](int item, const float(&sums)[2]) {
       if (lane_ == 0) {
         sums_[item - first_item] = sums[0];
         sums_[item - first_item + 1] = sums[1];
@@ -403,6 +409,7 @@ class PassBlock {
   const PassArgs& args_;
   Shape shape_;
   int width_;
+  bool ended_;
   int thread_, lane_, warp_;
   bf16* residual_;  // [C]
   bf16* middle_;    // [C]

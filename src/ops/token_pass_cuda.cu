@@ -100,11 +100,12 @@ bool is_norm(const NormWeights& norm, std::int64_t width) {
 bool TokenPassOnCuda::suits(const TokenModel& model) {
   constexpr std::int64_t kMostWidth = 2048;
   constexpr std::int64_t kUnitWidth = 64;
+  constexpr std::int64_t kMostRows = 1 << 21;  // of which a block's are found in 32 bits
   const std::int64_t width = model.classifier.cols();
   const std::int64_t heads = model.attention.heads;
   const std::int64_t dim = width / heads;
-  if (model.layers.empty() || width > kMostWidth || width % kUnitWidth != 0 ||
-      (dim != 32 && dim != 64 && dim != 128) || dim * heads != width ||
+  if (model.layers.empty() || width > kMostWidth || model.classifier.rows() > kMostRows ||
+      width % kUnitWidth != 0 || (dim != 32 && dim != 64 && dim != 128) || dim * heads != width ||
       !is_bf16(model.classifier, {model.classifier.rows(), width}) ||
       !is_norm(model.final_norm, width)) {
     return false;
