@@ -30,8 +30,7 @@ class TokenAttention {
         lanes_(dim_ / kLaneColumns),
         groups_(kPassThreads / lanes_),
         group_(static_cast<int>(threadIdx.x) / lanes_),
-        column_(static_cast<int>(threadIdx.x) % lanes_ * kLaneColumns),
-        slope_(part.works() && args.slopes != nullptr ? args.slopes[part.head] : 0.0F) {}
+        column_(static_cast<int>(threadIdx.x) % lanes_ * kLaneColumns) {}
 
   /// Asks for a layer's first keys and values, which no block writes in this launch, but for the
   /// token's.
@@ -47,17 +46,17 @@ class TokenAttention {
     if (!part_.works()) {
       return;
     }
+    const float slope = args_.slopes != nullptr ? args_.slopes[part_.head] : 0.0F;
     if (warp_ == 0) {
       rotate(turns, tag);
     }
     sync_pass();
-    const float max = attend(layer);
+    const float max = attend(layer, slope);
     sync_pass();
     publish_part(max, tag);
     if (const auto i = static_cast<int>(threadIdx.x);
         i < dim_ && part_.last == part_.position + 1) {
-      const std::int64_t place =
-          static_cast<std::int64_t>(part_.position) * shape_.width + part_.head * dim_ + i;
+      const int place = part_.position * shape_.width + part_.head * dim_ + i;
       layer.keys[place] = key_[i];
       layer.values[place] = value_[i];
     }
@@ -123,8 +122,7 @@ class TokenAttention {
 #pragma unroll
     for (int j = 0; j < kKeysAtOnce; ++j) {
       if (start + j * groups_ < part_.last) {
-        const std::int64_t place = static_cast<std::int64_t>(key_at(start, j)) * shape_.width +
-                                   part_.head * dim_ + column_;
+        const int place = key_at(start, j) * shape_.width + part_.head * dim_ + column_;
         copy_16_bytes(shared_address(cached_key(j)), layer.keys + place, true);
         copy_16_bytes(shared_address(cached_value(j)), layer.values + place, true);
       }
@@ -180,7 +178,7 @@ class TokenAttention {
 
   /// Leaves the sums of each warp in shared memory, of exponentials relative to the part's largest
   /// score, which it returns.
-  __device__ float attend(const LayerPointers& layer) const {
+  __device__ float attend(const LayerPointers& layer, float slope) const {
     float q[kLaneColumns];
     load_floats(query_ + column_, q);
     float max = tiled::kNegativeInfinity;
@@ -219,7 +217,7 @@ class TokenAttention {
 #pragma unroll
       for (int j = 0; j < kKeysAtOnce; ++j) {
         const int key = start + j * groups_ + group_;
-        scores[j] = key < part_.last ? scores[j] - slope_ * static_cast<float>(part_.position - key)
+        scores[j] = key < part_.last ? scores[j] - slope * static_cast<float>(part_.position - key)
                                      : tiled::kNegativeInfinity;
         largest = fmaxf(largest, scores[j]);
       }
@@ -346,7 +344,6 @@ class TokenAttention {
   bf16* cached_;     // [2, kKeysAtOnce] rows, each as far from the next as threads have theirs
   int lane_, warp_;
   int lanes_, groups_, group_, column_;
-  float slope_;
 };
 
 }  // namespace carope::cuda

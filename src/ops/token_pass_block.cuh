@@ -306,34 +306,48 @@ class PassBlock {
     for_each_vector([&](int i, int column) { x[i] = Row::load(from + column); });
   }
 
-  /// The products of x and the next rows of the ring, in every lane; the ring goes on.
+  /// The products of x and the next rows of the ring, in every lane; the ring goes on. Tensor cores
+  /// multiply what each four lanes have of the rows by what each four have of x. Of that only the
+  /// diagonal is of use, the products of the same columns; but to take numbers apart and multiply
+  /// them one by one would take three times the instructions.
   template <int kRows>
   __device__ void multiply_rows(const Row (&x)[kVectors], float (&sums)[kRows]) {
+    static_assert(kRows <= 2);
     const bf16* rows[kRows];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       rows[r] = reinterpret_cast<const bf16*>(weights_.wait(r));
-      sums[r] = 0.0F;
     }
-    for_each_vector([&](int i, int column) {
-      float values[kLaneColumns];
-      unpack(x[i], values);
+    float products[2][4] = {};
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int column = i * kStepColumns + lane_ * kLaneColumns;
+      const bool exists = column < width_;
+      Row w[2] = {};
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        float w[kLaneColumns];
-        unpack(Row::load(rows[r] + column), w);
-#pragma unroll
-        for (int k = 0; k < kLaneColumns; ++k) {
-          sums[r] = fmaf(values[k], w[k], sums[r]);
-        }
+        w[r] = exists ? Row::load(rows[r] + column) : Row{};
       }
-    });
+      const Row own = exists ? x[i] : Row{};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const auto word = [&](const Row& row, int index) { return row.words.at[2 * half + index]; };
+        multiply_add(products[half],
+                     Fragment{{word(w[0], 0), word(w[1], 0), word(w[0], 1), word(w[1], 1)}},
+                     word(own, 0), word(own, 1));
+      }
+    }
     weights_.template give_back<kRows>();
+    const int diagonal = lane_ / 4;  // of each row of products that this lane has
+    const bool has = lane_ % 4 == diagonal / 2;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      sums[r] = warp_sum(sums[r]);
+      const float even = products[0][2 * r] + products[1][2 * r];
+      const float odd = products[0][2 * r + 1] + products[1][2 * r + 1];
+      sums[r] = warp_sum(!has ? 0.0F : diagonal % 2 == 0 ? even : odd);
     }
   }
+
   /// Calls finish(item, sums) with the products of this warp's items of a matrix and their parts of
   /// x, two at a time.
   template <Matrix kMatrix, class Finish>

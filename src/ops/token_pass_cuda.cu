@@ -100,7 +100,9 @@ bool is_norm(const NormWeights& norm, std::int64_t width) {
 bool TokenPassOnCuda::suits(const TokenModel& model) {
   constexpr std::int64_t kMostWidth = 2048;
   constexpr std::int64_t kUnitWidth = 64;
-  constexpr std::int64_t kMostRows = 1 << 21;  // of which a block's are found in 32 bits
+  // What 32 bits are enough for: to find a block's rows, and a key.
+  constexpr std::int64_t kMostRows = 1 << 21;
+  constexpr std::int64_t kMostCached = std::int64_t{1} << 31;
   const std::int64_t width = model.classifier.cols();
   const std::int64_t heads = model.attention.heads;
   const std::int64_t dim = width / heads;
@@ -121,9 +123,9 @@ bool TokenPassOnCuda::suits(const TokenModel& model) {
                                          r.state.shape() == Shape{1, heads, dim / 2} &&
                                          (!r.gate_bias || r.gate_bias.dtype() == DType::kF32));
     const Shape cache{1, layer.cache.keys.dim(1), width};
-    if (!same || !gate || !is_norm(layer.attention_norm, width) ||
-        !is_norm(layer.mlp_norm, width) || !is_bf16(layer.qkv_weight, {3 * width, width}) ||
-        !is_bf16(layer.qkv_bias, {3 * width}) ||
+    if (!same || !gate || layer.cache.keys.size() >= kMostCached ||
+        !is_norm(layer.attention_norm, width) || !is_norm(layer.mlp_norm, width) ||
+        !is_bf16(layer.qkv_weight, {3 * width, width}) || !is_bf16(layer.qkv_bias, {3 * width}) ||
         !is_bf16(layer.attention_out_weight, {width, width}) ||
         !is_bf16(layer.attention_out_bias, {width}) ||
         !is_bf16(layer.mlp_in_weight, {4 * width, width}) ||
