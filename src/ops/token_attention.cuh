@@ -105,6 +105,7 @@ class TokenAttention {
 
  private:
   static constexpr int kKeysAtOnce = keys_at_once(Shape::kVectors);
+  static constexpr int kFewestLanes = 4, kMostLanes = 16;  // of heads of 32 and of 128
 
   using Row = RawRow<bf16, kLaneColumns>;
 
@@ -207,10 +208,13 @@ class TokenAttention {
       if (start + round_keys < part_.last) {
         load(layer, start + round_keys);
       }
-      for (int step = lanes_ / 2; step > 0; step /= 2) {
 #pragma unroll
-        for (float& score : scores) {
-          score += __shfl_xor_sync(kAllLanes, score, step);
+      for (int step = kMostLanes / 2; step > 0; step /= 2) {
+        if (step < lanes_) {
+#pragma unroll
+          for (float& score : scores) {
+            score += __shfl_xor_sync(kAllLanes, score, step);
+          }
         }
       }
       float largest = tiled::kNegativeInfinity;
@@ -247,8 +251,11 @@ class TokenAttention {
 
   /// The largest of `before` and what the block's threads have, in lanes that share a key the same.
   __device__ float block_max(float x, float before, float* warps) const {
-    for (int step = lanes_; step < static_cast<int>(kWarp); step *= 2) {
-      x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
+#pragma unroll
+    for (int step = kFewestLanes; step < static_cast<int>(kWarp); step *= 2) {
+      if (step >= lanes_) {
+        x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
+      }
     }
     if (lane_ == 0) {
       warps[warp_] = x;
