@@ -83,9 +83,8 @@ class PassBlock {
       sync_pass();
       normalise(norm, middle_);
       multiply<kMlpIn>(rows.items, normed_, [&](int item, const float(&sums)[2]) {
-        float y[2];
-        unpack_pair(sum_of(sums, biases_at<kMlpIn>(layer, item, rows)), y);
-        publish_copies(args_.hidden, item / 2, packed_pair(gelu_of(y[0]), gelu_of(y[1])));
+        publish_copies(args_.hidden, item / 2,
+                       gelu_of_pair(sum_of(sums, biases_at<kMlpIn>(layer, item, rows))));
       });
       // While others still compute what this block waits for.
       gate_.store(layer);
@@ -209,6 +208,16 @@ class PassBlock {
     unpack_pair(biases, bias);
     unpack_pair(residuals, residual);
     return packed_pair(sums[0] + bias[0] + residual[0], sums[1] + bias[1] + residual[1]);
+  }
+
+  /// By lanes that all have the pair: half of them compute one value, half the other.
+  __device__ std::uint32_t gelu_of_pair(std::uint32_t pair) const {
+    const bool second = lane_ % 2 == 1;
+    float y[2];
+    unpack_pair(pair, y);
+    const float own = gelu_of(second ? y[1] : y[0]);
+    const float other = __shfl_xor_sync(kAllLanes, own, 1);
+    return second ? packed_pair(other, own) : packed_pair(own, other);
   }
 
   /// By lanes that all have the value.
