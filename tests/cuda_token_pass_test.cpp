@@ -51,6 +51,8 @@ std::vector<Param> params() {
     params.push_back({c, 4, 32});
     if (c.name == "carope" || c.name == "rope_interleaved") {
       params.push_back({c, 9, 128});
+      params.push_back({c, 8, 64});  // a kernel of its own, as 12 heads have
+      params.push_back({c, 16, 64});
     }
   }
   return params;
