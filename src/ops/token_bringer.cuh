@@ -77,12 +77,14 @@ class TokenBringer {
     return weights_ + static_cast<std::int64_t>(place_of(kind_, next_.first++)) * shape_.width;
   }
 
-  /// The gate's weights of a layer.
+  /// The gate's weights of a layer. The count changes only where there is one: where it changed at
+  /// the end, too, ptxas (12.9 to 13.4) computed every address from the count at the end.
   __device__ const void* next_gate() {
-    if (gate_head_ < 0 || ++matrix_ == shape_.layers) {
+    if (gate_head_ < 0 || gate_layer_ == shape_.layers) {
       return nullptr;
     }
-    return layers_[matrix_].gate_weight + static_cast<std::int64_t>(gate_head_) * shape_.width;
+    return layers_[gate_layer_++].gate_weight +
+           static_cast<std::int64_t>(gate_head_) * shape_.width;
   }
 
   const PassArgs& args_;
@@ -91,7 +93,8 @@ class TokenBringer {
   const Range* items_;  // [kMatrices] of the lane's warp
   int gate_head_;       // or -1
   CopyRing ring_;
-  int matrix_ = -1;  // of all layers' one after another; of the gate the layer
+  int gate_layer_ = 0;  // the next
+  int matrix_ = -1;     // of all layers' one after another
   int kind_ = kQkv;
   const bf16* weights_ = nullptr;
   Range next_{0, 0};  // items of the matrix that are still to come
