@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/random.h"
-#include "ops/matmul_cpu.h"
+#include "ops/matmul/matmul_cpu.h"
 
 namespace carope {
 namespace {

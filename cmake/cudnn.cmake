@@ -63,17 +63,17 @@ if(carope_with_cuda)
   endif()
 
   if(carope_cudnn_missing)
-    list(APPEND CAROPE_CUDA_SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/src/ops/no_cudnn.cpp)
+    list(APPEND CAROPE_CUDA_SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/src/ops/attention/no_cudnn.cpp)
     message(STATUS "cuDNN: no (${carope_cudnn_missing})")
   else()
     add_library(carope_cudnn UNKNOWN IMPORTED)
     set_target_properties(carope_cudnn PROPERTIES IMPORTED_LOCATION ${CUDNN_LIBRARY}
                           INTERFACE_INCLUDE_DIRECTORIES "${CUDNN_INCLUDE_DIR};${CUDNN_FRONTEND_INCLUDE_DIR}")
     list(APPEND CAROPE_CUDA_LIBRARIES carope_cudnn CUDA::nvrtc)
-    list(APPEND CAROPE_CUDA_SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/src/ops/attention_cudnn.cpp)
+    list(APPEND CAROPE_CUDA_SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/src/ops/attention/attention_cudnn.cpp)
     # Without writing graphs as JSON, of which cudnn-frontend brings a library of its own. Its headers are the slowest
     # to compile of all, and what they hold only hands work to the GPU.
-    set_source_files_properties(src/ops/attention_cudnn.cpp PROPERTIES
+    set_source_files_properties(src/ops/attention/attention_cudnn.cpp PROPERTIES
                                 COMPILE_DEFINITIONS CUDNN_FRONTEND_SKIP_JSON_LIB COMPILE_OPTIONS -O1)
     message(STATUS "cuDNN: yes (${carope_cudnn_version}, ${CUDNN_LIBRARY}; cudnn-frontend "
                    "${carope_cudnn_frontend_version}, ${CUDNN_FRONTEND_INCLUDE_DIR})")

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "ops/matmul_cpu.h"
+#include "ops/matmul/matmul_cpu.h"
 #include "ops/simd_cpu.h"
 
 namespace carope::cpu {

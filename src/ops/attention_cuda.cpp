@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
-#include "ops/attention_cudnn.h"
-#include "ops/attention_tiled.h"
-#include "ops/choices_cuda.h"
+#include "ops/attention/attention_cudnn.h"
+#include "ops/attention/attention_tiled.h"
+#include "ops/cuda/choices_cuda.h"
 
 namespace carope::cuda {
 namespace {

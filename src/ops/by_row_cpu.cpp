@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "ops/matmul_cpu.h"
+#include "ops/matmul/matmul_cpu.h"
 #include "ops/simd_cpu.h"
 #ifdef __FMA__
 #include <immintrin.h>

@@ -1,6 +1,6 @@
-#include "ops/carope_phases.cuh"
-#include "ops/carope_scan.cuh"
-#include "ops/early_start.cuh"
+#include "ops/carope/carope_phases.cuh"
+#include "ops/carope/carope_scan.cuh"
+#include "ops/cuda/early_start.cuh"
 
 namespace carope::cuda {
 namespace {

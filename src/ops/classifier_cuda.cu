@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "ops/kernel.cuh"
+#include "ops/cuda/kernel.cuh"
 #include "ops/linear.h"
-#include "ops/matmul_hopper.h"
+#include "ops/matmul/matmul_hopper.h"
 
 // The classifier of one chunk without logits. With z the logits of a row, t its target, and
 // P = e^(z - z_t), which the product stores in the place of z:

@@ -2,7 +2,7 @@
 
 #include <cfloat>
 
-#include "ops/reduce.cuh"
+#include "ops/cuda/reduce.cuh"
 
 namespace carope::cuda {
 namespace {

@@ -4,8 +4,8 @@
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
 
-#include "ops/kernel.cuh"
-#include "ops/sequence.cuh"
+#include "ops/cuda/kernel.cuh"
+#include "ops/cuda/sequence.cuh"
 
 namespace carope::cuda {
 namespace {

@@ -1,5 +1,5 @@
 #include "ops/linear.h"
-#include "ops/matmul_cpu.h"
+#include "ops/matmul/matmul_cpu.h"
 #include "ops/simd_cpu.h"
 
 namespace carope::cpu {

@@ -6,14 +6,14 @@
 #include <array>
 #include <type_traits>
 
-#include "ops/choices_cuda.h"
-#include "ops/few_rows_cuda.h"
-#include "ops/gelu.cuh"
-#include "ops/kernel.cuh"
-#include "ops/matmul_cuda.h"
-#include "ops/matmul_hopper.h"
-#include "ops/narrow_linear_cuda.h"
-#include "ops/shares_cuda.h"
+#include "ops/cuda/choices_cuda.h"
+#include "ops/cuda/kernel.cuh"
+#include "ops/cuda/shares_cuda.h"
+#include "ops/matmul/few_rows_cuda.h"
+#include "ops/matmul/gelu.cuh"
+#include "ops/matmul/matmul_cuda.h"
+#include "ops/matmul/matmul_hopper.h"
+#include "ops/matmul/narrow_linear_cuda.h"
 
 namespace carope::cuda {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <type_traits>
 
-#include "ops/early_start.cuh"
+#include "ops/cuda/early_start.cuh"
 #include "ops/linear.h"
-#include "ops/norm_gate_cuda.h"
+#include "ops/norm/norm_gate_cuda.h"
 
 // A warp has a row, in registers where the width is a common one: lane i holds the vectors i,
 // i + 32, ... of the row, so that mean and variance take two passes over registers and none over

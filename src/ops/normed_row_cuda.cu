@@ -1,7 +1,7 @@
-#include "ops/early_start.cuh"
-#include "ops/gelu.cuh"
+#include "ops/cuda/early_start.cuh"
+#include "ops/matmul/gelu.cuh"
+#include "ops/matmul/weight_stream.cuh"
 #include "ops/normed_linear.h"
-#include "ops/weight_stream.cuh"
 
 // The norm of one row takes a warp no longer than its weights take to arrive: so every warp that
 // computes outputs normalises the row for itself, and there is no kernel to wait for.

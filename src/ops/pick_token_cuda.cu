@@ -1,6 +1,6 @@
-#include "ops/early_start.cuh"
+#include "ops/cuda/early_start.cuh"
+#include "ops/cuda/reduce.cuh"
 #include "ops/pick_token.h"
-#include "ops/reduce.cuh"
 
 namespace carope::cuda {
 namespace {

@@ -1,6 +1,6 @@
-#include "ops/early_start.cuh"
-#include "ops/rotate.cuh"
-#include "ops/sequence.cuh"
+#include "ops/cuda/early_start.cuh"
+#include "ops/cuda/rotate.cuh"
+#include "ops/cuda/sequence.cuh"
 
 namespace carope::cuda {
 namespace {

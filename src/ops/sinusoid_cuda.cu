@@ -1,7 +1,7 @@
 #include "ops/sinusoid.h"
 
-#include "ops/kernel.cuh"
-#include "ops/sequence.cuh"
+#include "ops/cuda/kernel.cuh"
+#include "ops/cuda/sequence.cuh"
 
 namespace carope::cuda {
 namespace {

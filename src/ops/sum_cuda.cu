@@ -1,4 +1,4 @@
-#include "ops/reduce.cuh"
+#include "ops/cuda/reduce.cuh"
 #include "ops/sum.h"
 
 namespace carope::cuda {

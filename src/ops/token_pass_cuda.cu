@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/arena.h"
-#include "ops/token_pass_block.cuh"
+#include "ops/token_pass/token_pass_block.cuh"
 
 namespace carope::cuda {
 namespace {

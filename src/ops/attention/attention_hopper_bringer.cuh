@@ -1,0 +1,208 @@
+#pragma once
+
+#include "ops/attention/attention_hopper_tiles.cuh"
+
+// How the forward pass of attention on Hopper is spread over a block: what is in shared memory, and
+// the group of threads that brings tiles there and rotates them.
+namespace carope::cuda::tiled {
+
+inline constexpr int kSlots = kMaxTiles + 3;  // for tiles of keys and values
+inline constexpr int kAhead = 3;              // tiles that are brought while one is rotated
+/// One more, so that a tile can be rotated before the queries of the one before are taken.
+inline constexpr int kQuerySlots = kAhead + 1;
+/// Registers of a thread. Those of three groups must not exceed 504 together.
+inline constexpr int kAttendingRegisters = 208;
+inline constexpr int kBringingRegisters = 88;
+/// A thread that brings tiles has one of the four groups of eight pairs, of every 32nd row.
+inline constexpr int kPairGroups = kPairs / kGroup;
+inline constexpr int kRowStep = kGroupThreads / kPairGroups;
+inline constexpr int kRowsEach = kTile / kRowStep;
+static_assert(kRowStep % 8 == 0);  // so the permutation stays the same
+
+struct alignas(1024) ForwardMemory {
+  TileBytes keys[kSlots];
+  TileBytes values[kSlots];
+  TileBytes queries[kQuerySlots];
+  uint4 phases[kQuerySlots][kRowsEach][kGroupThreads];  // where the thread that copies them reads
+  std::uint64_t filled[kSlots], free[kSlots], queries_free[kQuerySlots];
+};
+static_assert(sizeof(ForwardMemory) <= 227 * 1024);  // what Hopper lends a block
+
+/// What is to be rotated, and how.
+struct Turns {
+  bf16* qkv;                                  // [B, T, 3, H, D]
+  const std::uint32_t* increments = nullptr;  // [P]
+  const std::uint16_t* phases = nullptr;      // [B, T, H, P]
+};
+
+__device__ inline void init_barriers(ForwardMemory& shared) {
+  for (int i = 0; i < kSlots; ++i) {
+    barrier_at(shared.filled[i]).init(kGroupThreads);
+    barrier_at(shared.free[i]).init(kConsumers);
+  }
+  for (auto& barrier : shared.queries_free) {
+    barrier_at(barrier).init(kGroupThreads);
+  }
+}
+
+/// Where a thread that brings tiles is, of which the block has those of all its heads in a row.
+struct Cursor {
+  int head, tile;
+  int token;           // the thread's first one
+  int number_of_head;  // within its batch row
+
+  __device__ void seek(const Problem<bf16>& p, int to_head, int row) {
+    head = to_head;
+    tile = 0;
+    token = head / p.heads * p.queries + row;
+    number_of_head = head % p.heads;
+  }
+  __device__ void advance(const Problem<bf16>& p, int row) {
+    ++tile;
+    token += kTile;
+    if (tile * kTile == p.queries) {
+      seek(p, head + gridDim.x, row);
+    }
+  }
+};
+
+/// Brings tiles and rotates them.
+template <Turn kTurn, RotaryLayout kLayout>
+class Bringer {
+ public:
+  __device__ Bringer(const Problem<bf16>& p, const Turns& turns, ForwardMemory& shared)
+      : p_(p), turns_(turns), shared_(shared), thread_(threadIdx.x % kGroupThreads) {
+    const int row = thread_ / kPairGroups;
+    // Eight lanes access shared memory together: two rows, which must meet different banks.
+    row_ = kHalf ? row / 8 * 8 + row % 2 * 4 + row % 8 / 2 : row;
+    const int group = thread_ % kPairGroups;
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      piece_[side] = kHalf ? group + side * kPairGroups : 2 * group + side;
+      offset_[side] = row_ * Rows64::kRowBytes + (piece_[side] ^ row_ % 8) * 16;
+    }
+    if constexpr (kTurn == Turn::kIncrements) {
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        increments_[i] = turns.increments[group * kGroup + i];
+      }
+    }
+  }
+
+  __device__ void run() const {
+    const int heads = p_.batch * p_.heads;
+    Cursor brought, finished;
+    brought.seek(p_, blockIdx.x, row_);
+    finished = brought;
+    for (int n = 0; finished.head < heads; ++n) {
+      if (n >= kAhead) {
+        wait_for_copies<kAhead - 1>();
+        finish(n - kAhead, finished);
+        finished.advance(p_, row_);
+      }
+      if (brought.head < heads) {
+        barrier_at(shared_.queries_free[n % kQuerySlots]).wait(n / kQuerySlots - 1);
+        barrier_at(shared_.free[n % kSlots]).wait(n / kSlots - 1);
+        start(n, brought);
+        brought.advance(p_, row_);
+      }
+      close_copies();
+    }
+  }
+
+ private:
+  static constexpr bool kHalf = kLayout == RotaryLayout::kHalf;
+  using Pairs = Group<bf16, kHalf ? Access::kHalf : Access::kInterleaved>;
+
+  /// From the beginning of qkv to the thread's first row of q; k and v are one and two `width`s on.
+  __device__ std::int64_t query_at(const Cursor& at) const {
+    return static_cast<std::int64_t>(at.token) * (3 * width()) + at.number_of_head * kDim;
+  }
+  __device__ int width() const { return p_.heads * kDim; }
+
+  __device__ void start(int n, const Cursor& at) const {
+    const bf16* const query = turns_.qkv + query_at(at);
+    copy(shared_.queries[n % kQuerySlots], query);
+    copy(shared_.keys[n % kSlots], query + width());
+    copy(shared_.values[n % kSlots], query + 2 * width());
+    if constexpr (kTurn == Turn::kPhases) {
+      const std::int64_t pairs =
+          (static_cast<std::int64_t>(at.token) * p_.heads + at.number_of_head) * kPairs;
+#pragma unroll
+      for (int i = 0; i < kRowsEach; ++i) {
+        copy_16_bytes(shared_address(&shared_.phases[n % kQuerySlots][i][thread_]),
+                      turns_.phases + pairs + i * kRowStep * p_.heads * kPairs +
+                          thread_ % kPairGroups * kGroup,
+                      true);
+      }
+    }
+  }
+
+  __device__ void copy(const TileBytes& to, const bf16* from) const {
+    const std::uint32_t target = shared_address(to);
+#pragma unroll
+    for (int i = 0; i < kRowsEach; ++i) {
+#pragma unroll
+      for (int side = 0; side < 2; ++side) {
+        copy_16_bytes(target + offset_[side] + i * kRowStep * Rows64::kRowBytes,
+                      from + i * kRowStep * 3 * width() + piece_[side] * 8, true);
+      }
+    }
+  }
+
+  /// Rotates a tile that has arrived, of which each thread reads only what it copied, and hands it
+  /// on.
+  __device__ void finish(int n, const Cursor& at) const {
+    if constexpr (kTurn != Turn::kNone) {
+      bf16* const query = turns_.qkv + query_at(at);
+#pragma unroll
+      for (int i = 0; i < kRowsEach; ++i) {
+        std::uint32_t phase[kGroup];
+        load_phases(phase, n, at.tile, i);
+        const auto rotation = Rotation::by<bf16>(phase, Direction::kForward);
+        bf16* const row = query + i * kRowStep * 3 * width();
+        rotate(shared_.queries[n % kQuerySlots], i, row, rotation);
+        rotate(shared_.keys[n % kSlots], i, row + width(), rotation);
+      }
+    }
+    publish_to_products();
+    barrier_at(shared_.filled[n % kSlots]).arrive();
+  }
+
+  __device__ void load_phases(std::uint32_t (&phase)[kGroup], int n, int tile, int i) const {
+    if constexpr (kTurn == Turn::kIncrements) {
+      const std::uint32_t steps = tile * kTile + row_ + i * kRowStep + 1;
+#pragma unroll
+      for (int j = 0; j < kGroup; ++j) {
+        phase[j] = steps * increments_[j];
+      }
+    } else {
+      const uint4 eight = shared_.phases[n % kQuerySlots][i][thread_];
+      const std::uint32_t two[] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+      for (int j = 0; j < kGroup; ++j) {
+        phase[j] = j % 2 == 0 ? two[j / 2] << 16 : two[j / 2] & 0xFFFF0000U;
+      }
+    }
+  }
+
+  __device__ void rotate(TileBytes& bytes, int i, bf16* to, const Rotation& rotation) const {
+    std::byte* const row = bytes + i * kRowStep * Rows64::kRowBytes;
+    auto* const first = reinterpret_cast<bf16*>(row + offset_[0]);
+    auto* const second = reinterpret_cast<bf16*>(row + offset_[1]);
+    Pairs pairs = Pairs::load(first, second);
+    rotation.apply(pairs);
+    pairs.store(first, second);
+    pairs.store(to + piece_[0] * 8, to + piece_[1] * 8);
+  }
+
+  const Problem<bf16>& p_;
+  const Turns& turns_;
+  ForwardMemory& shared_;
+  int thread_, row_;
+  int piece_[2];   // of a row, that hold the thread's pairs
+  int offset_[2];  // of these in a tile, in bytes
+  std::uint32_t increments_[kGroup];
+};
+
+}  // namespace carope::cuda::tiled

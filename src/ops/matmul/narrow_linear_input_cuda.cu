@@ -1,0 +1,219 @@
+#include "ops/matmul/narrow_linear.cuh"
+
+namespace carope::cuda {
+namespace {
+
+constexpr int kThreads = kNarrowThreads;
+constexpr int kWarps = kNarrowWarps;
+
+// A lane has some neighbouring columns and keeps what belongs to them in registers; a block takes
+// some rows, whose dy is in shared memory.
+
+constexpr int kInputRows = 128;  // a block
+
+template <class T, int kColumns, int kOutputs>
+__global__ void __launch_bounds__(kThreads)
+    input_kernel(const float* dy, const float* weight, T* dx, std::int64_t rows, int columns,
+                 int outputs, bool accumulate) {
+  __shared__ __align__(16) float stage[kInputRows * kOutputs];
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kInputRows;
+  const auto count = static_cast<int>(min(static_cast<std::int64_t>(kInputRows), rows - first));
+  load_stage<kOutputs>(dy, first, count, 0, outputs, stage);
+  __syncthreads();
+  const int column = static_cast<int>(blockIdx.y * kWarp + threadIdx.x % kWarp) * kColumns;
+  if (column >= columns) {
+    return;
+  }
+  using Columns = Vec<T, kColumns>;
+  constexpr int kPart = kColumns < 4 ? kColumns : 4;
+  float w[kOutputs][kColumns];
+#pragma unroll
+  for (int o = 0; o < kOutputs; ++o) {
+#pragma unroll
+    for (int c = 0; c < kColumns; c += kPart) {
+      Vec<float, kPart> part = {};
+      if (o < outputs) {
+        part =
+            Vec<float, kPart>::load(weight + static_cast<std::int64_t>(o) * columns + column + c);
+      }
+#pragma unroll
+      for (int k = 0; k < kPart; ++k) {
+        w[o][c + k] = part.at[k];
+      }
+    }
+  }
+  for (int r = static_cast<int>(threadIdx.x / kWarp); r < count; r += kWarps) {
+    T* to = dx + (first + r) * columns + column;
+    float sum[kColumns] = {};
+    if (accumulate) {
+      const Columns old = Columns::load(to);
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        sum[c] = to_float(old.at[c]);
+      }
+    }
+#pragma unroll
+    for (int o = 0; o < kOutputs; o += 4) {
+      const auto d = Vec<float, 4>::load(stage + r * kOutputs + o);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          sum[c] = fmaf(d.at[k], w[o + k][c], sum[c]);
+        }
+      }
+    }
+    Columns result;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      result.at[c] = from_float<T>(sum[c]);
+    }
+    result.store(to);
+  }
+}
+
+// dx for bf16, on tensor cores, of two parts of dy and of W. A warp keeps the weights of 64 columns
+// in registers. Columns are taken in an order that gives a lane eight neighbours of a row.
+
+constexpr int kInputTiles = 8;     // of 16 rows, a warp
+constexpr int kInputColumns = 64;  // a warp
+constexpr int kHalves = kInputColumns / 32;
+
+/// dy of 16 rows as a left factor, [16, 16 kSteps].
+template <int kSteps>
+struct RowGradients {
+  float numbers[kSteps][8];
+
+  __device__ static RowGradients load(const float* dy, std::int64_t row, std::int64_t rows,
+                                      int outputs) {
+    const auto lane = static_cast<int>(threadIdx.x % kWarp);
+    RowGradients result;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const std::int64_t r = row + lane / 4 + k / 2 % 2 * 8;
+        const int output = step * 16 + k / 4 * 8 + lane % 4 * 2 + k % 2;
+        result.numbers[step][k] = r < rows && output < outputs ? dy[r * outputs + output] : 0.0F;
+      }
+    }
+    return result;
+  }
+  __device__ void split(Fragment (&high)[kSteps], Fragment (&low)[kSteps]) const {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const TwoParts two = TwoParts::of(numbers[step][2 * i], numbers[step][2 * i + 1]);
+        high[step].part[i] = two.high;
+        low[step].part[i] = two.low;
+      }
+    }
+  }
+};
+
+template <int kSteps>
+__global__ void __launch_bounds__(kThreads, 6 / kSteps)  // a training step's blocks all at once
+    input_tensor_kernel(const float* dy, const float* weight, bf16* dx, std::int64_t rows,
+                        int columns, int outputs, bool accumulate) {
+  const auto lane = static_cast<int>(threadIdx.x % kWarp);
+  const std::int64_t first =
+      (static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp) * kInputTiles * 16;
+  const int column = static_cast<int>(blockIdx.y) * kInputColumns;
+  TwoParts w[kHalves][4][kSteps][2];
+#pragma unroll
+  for (int part = 0; part < kHalves; ++part) {
+#pragma unroll
+    for (int tile = 0; tile < 4; ++tile) {
+      const int c = column + part * 32 + lane / 8 * 8 + tile * 2 + lane / 4 % 2;
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int output = step * 16 + half * 8 + lane % 4 * 2;
+          const auto at = [&](int o) {
+            return o < outputs && c < columns ? weight[static_cast<std::int64_t>(o) * columns + c]
+                                              : 0.0F;
+          };
+          w[part][tile][step][half] = TwoParts::of(at(output), at(output + 1));
+        }
+      }
+    }
+  }
+  auto next = RowGradients<kSteps>::load(dy, first, rows, outputs);
+  for (std::int64_t row = first; row < min(rows, first + kInputTiles * 16); row += 16) {
+    Fragment high[kSteps];
+    Fragment low[kSteps];
+    next.split(high, low);
+    next = next.load(dy, row + 16, rows, outputs);
+#pragma unroll
+    for (int part = 0; part < kHalves; ++part) {
+      float sums[4][4] = {};
+#pragma unroll
+      for (int tile = 0; tile < 4; ++tile) {
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          const TwoParts(&b)[2] = w[part][tile][step];
+          multiply_add(sums[tile], high[step], b[0].low, b[1].low);
+          multiply_add(sums[tile], low[step], b[0].high, b[1].high);
+          multiply_add(sums[tile], high[step], b[0].high, b[1].high);
+        }
+      }
+      const int c = column + part * 32 + lane % 4 * 8;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const std::int64_t r = row + half * 8 + lane / 4;
+        if (r < rows && c < columns) {
+          using Columns = Vec<bf16, 8>;
+          bf16* to = dx + r * columns + c;
+          float values[8] = {};
+          if (accumulate) {
+            unpack(Columns::load(to), values);
+          }
+#pragma unroll
+          for (int k = 0; k < 8; ++k) {
+            values[k] += sums[k / 2][2 * half + k % 2];
+          }
+          pack<bf16>(values).store(to);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void narrow_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& dx,
+                           Write write) {
+  check_narrow(dy.cols());
+  const auto columns = static_cast<int>(dx.cols());
+  const auto outputs = static_cast<int>(dy.cols());
+  if (dx.dtype() == DType::kBF16 && rows_align<bf16>(dx, 8)) {
+    const auto kernel = outputs <= 16 ? input_tensor_kernel<1> : input_tensor_kernel<2>;
+    const dim3 grid(blocks_for(dx.rows(), kWarps * kInputTiles * 16),
+                    blocks_for(columns, kInputColumns));
+    kernel<<<grid, kThreads, 0, stream_of(ctx)>>>(dy.f32(), weight.f32(), data_of<bf16>(dx),
+                                                  dx.rows(), columns, outputs,
+                                                  write == Write::kAccumulate);
+    CUDA_CHECK_LAUNCH();
+    return;
+  }
+  visit_float(dx.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const auto launch = [&](auto lane_columns, auto most_outputs) {
+      const dim3 grid(blocks_for(dx.rows(), kInputRows),
+                      blocks_for(columns, lane_columns.value * kWarp));
+      input_kernel<T, lane_columns.value, most_outputs.value>
+          <<<grid, kThreads, 0, stream_of(ctx)>>>(dy.f32(), weight.f32(), data_of<T>(dx), dx.rows(),
+                                                  columns, outputs, write == Write::kAccumulate);
+      CUDA_CHECK_LAUNCH();
+    };
+    if (rows_align<T>(dx, 4) && rows_align<float>(weight, 4)) {
+      launch(Constant<4>{}, Constant<32>{});
+    } else {
+      launch(Constant<1>{}, Constant<32>{});
+    }
+  });
+}
+
+}  // namespace carope::cuda
