@@ -92,6 +92,12 @@ TEST(Initialise, StartsTheGateAtRope) {
   EXPECT_NEAR(moments_of(literal.parameter("block.0.position.weight").value).deviation, 0.02,
               0.003);
   EXPECT_THROW(literal.parameter("block.0.position.bias"), Error);
+
+  Gpt spread(config_with("carope", {{"frozen", true}, {"bias_deviation", 0.6}}));
+  spread.initialise(1);
+  const auto biases = values_of(spread.parameter("block.0.position.bias").value);
+  EXPECT_NE(biases[0], biases[1]);
+  EXPECT_NE(biases[0], values_of(spread.parameter("block.1.position.bias").value)[0]);
 }
 
 TEST(Gpt, RecomputesToTheSameBitsInLessMemory) {

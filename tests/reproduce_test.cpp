@@ -317,10 +317,10 @@ TEST(Variants, DifferInTheirEncodingAlone) {
   const auto controls = control_variants();
   config.variants.insert(config.variants.end(), controls.begin(), controls.end());
   const auto runs = plan_runs(config);
-  ASSERT_EQ(runs.size(), 22U);
+  ASSERT_EQ(runs.size(), 24U);
   std::vector<std::string> labels;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    EXPECT_EQ(runs[i].config.train.seed, i < 11 ? 1U : 2U);
+    EXPECT_EQ(runs[i].config.train.seed, i < 12 ? 1U : 2U);
     Settings rest = runs[i].config.resolved;
     Settings first = runs[0].config.resolved;
     for (Settings* settings : {&rest, &first}) {
@@ -330,10 +330,10 @@ TEST(Variants, DifferInTheirEncodingAlone) {
     EXPECT_EQ(rest, first);
     labels.push_back(runs[i].label);
   }
-  labels.resize(11);
+  labels.resize(12);
   EXPECT_THAT(labels, ElementsAre("carope", "rope", "learnable", "sinusoidal", "rope-2.08e7",
-                                  "carope-frozen", "carope-literal", "carope-embedding",
-                                  "sinusoidal-1", "none", "alibi"));
+                                  "carope-frozen", "carope-spread", "carope-literal",
+                                  "carope-embedding", "sinusoidal-1", "none", "alibi"));
   EXPECT_EQ(runs[4].folder.string(), "x/rope-2.08e7-seed1");
   const auto option = [&](std::size_t i, const char* key) {
     return to_string(runs[i].config.resolved.at("position").at(key));
@@ -341,10 +341,11 @@ TEST(Variants, DifferInTheirEncodingAlone) {
   EXPECT_EQ(option(1, "base"), "10000");
   EXPECT_EQ(option(4, "base"), "20800000");
   EXPECT_EQ(option(5, "encoding") + option(5, "frozen"), "caropetrue");
-  EXPECT_EQ(option(6, "encoding") + option(6, "bias") + option(6, "weight_deviation"),
+  EXPECT_EQ(option(6, "frozen") + option(6, "bias_deviation"), "true0.6");
+  EXPECT_EQ(option(7, "encoding") + option(7, "bias") + option(7, "weight_deviation"),
             "caropefalse0.02");
-  EXPECT_EQ(option(7, "encoding") + option(7, "source"), "caropeembedding");
-  EXPECT_EQ(option(8, "encoding") + option(8, "scale"), "sinusoidal1");
+  EXPECT_EQ(option(8, "encoding") + option(8, "source"), "caropeembedding");
+  EXPECT_EQ(option(9, "encoding") + option(9, "scale"), "sinusoidal1");
 }
 
 TEST(Variants, SeeTheSameTokensInTheSameOrderWithinASeed) {

@@ -143,8 +143,8 @@ void add_reproduce(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--out", options->folder, "folder for all runs; by default runs/PRESET");
   command->add_flag("--controls", options->controls,
-                    "also what the paper did not run: rope-2.08e7, carope-frozen, carope-literal, "
-                    "carope-embedding, sinusoidal-1, none, alibi");
+                    "also what the paper did not run: rope-2.08e7, carope-frozen, carope-spread, "
+                    "carope-literal, carope-embedding, sinusoidal-1, none, alibi");
   command
       ->add_option("--encodings", options->encodings,
                    "only these, separated by commas, by the names of tables")

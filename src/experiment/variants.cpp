@@ -20,6 +20,8 @@ std::vector<Variant> control_variants() {
   constexpr double kSlowBase = 2.08e7;
   return {{"rope-2.08e7", "rope", {{"base", kSlowBase}}},
           {"carope-frozen", "carope", {{"frozen", true}}},
+          // Heads of CARoPE's GPT-Tiny end up as far from each other as this.
+          {"carope-spread", "carope", {{"frozen", true}, {"bias_deviation", 0.6}}},
           {"carope-literal", "carope", {{"bias", false}, {"weight_deviation", 0.02}}},
           {"carope-embedding", "carope", {{"source", std::string("embedding")}}},
           {"sinusoidal-1", "sinusoidal", {{"scale", 1.0}}},

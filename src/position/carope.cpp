@@ -28,6 +28,7 @@ class ContextAwareRotary : public PositionEncoding {
     decay_ = options.flag("decay", true);
     base_ = rotary_base(options);
     weight_deviation_ = options.number("weight_deviation", 0.0, 0.0);
+    bias_deviation_ = options.number("bias_deviation", 0.0, 0.0);
   }
 
   std::vector<ParameterSpec> layer_parameters() const override {
@@ -37,10 +38,11 @@ class ContextAwareRotary : public PositionEncoding {
                                       .decay = decay_,
                                       .trainable = !frozen_}};
     if (bias_) {
-      // With W = 0 this bias makes the encoding equal RoPE: training starts from there.
-      specs.push_back({.name = "bias",
-                       .shape = {shape_.heads},
-                       .init = {.mean = rope_gate_bias(shape_.pairs(), base_)}});
+      // With W = 0 this mean makes the encoding equal RoPE: training starts from there.
+      specs.push_back(
+          {.name = "bias",
+           .shape = {shape_.heads},
+           .init = {.mean = rope_gate_bias(shape_.pairs(), base_), .deviation = bias_deviation_}});
     }
     return specs;
   }
@@ -173,6 +175,7 @@ class ContextAwareRotary : public PositionEncoding {
   bool frozen_;
   bool decay_;
   double base_;
+  double bias_deviation_;
   double weight_deviation_;  // of the gate's weights at the start
 };
 
