@@ -124,16 +124,22 @@ check() {
     wait -n || true
   done
   next
+  echo "begins: $(shown "${@:3}")" >&2
   { check_now "$@" >"$entry" 2>&1; cat "$entry"; } &
 }
 
+# A command as the record has it.
+shown() {
+  local command=${*//"$tests"/tests}
+  command=${command//"$operations"/<a case or two of every operation>}
+  echo "${command//"$sanitizer"/compute-sanitizer}"
+}
+
 check_now() {
-  local limit=$1 processes=$2 status=0 start=$SECONDS command missing
+  local limit=$1 processes=$2 status=0 start=$SECONDS missing
   shift 2
   export log=$entry.log
-  command=${*//"$tests"/tests}
-  command=${command//"$operations"/<a case or two of every operation>}
-  printf '\n$ %s (%s processes)\n' "${command//"$sanitizer"/compute-sanitizer}" "$processes"
+  printf '\n$ %s (%s processes)\n' "$(shown "$@")" "$processes"
   timeout "$limit" bash -c 'in_shards "$@"' - "$processes" "$@" >"$log" 2>&1 || status=$?
   summary
   if grep -qE 'no GPU is present|built without NCCL|^\[=+\] (Running )?0 tests' "$log"; then
@@ -212,7 +218,8 @@ sanitize() {
 }
 
 if [ -z "$sanitizer" ] && [[ $only == *check* ]]; then
-  note "" "$(failed "compute-sanitizer was not found; it comes with the CUDA toolkit")"
+  note "" "FAILED: compute-sanitizer was not found; it comes with the CUDA toolkit"
+  : >"$entry.failed"
   only=${only/memcheck racecheck initcheck/}
   only=${only/%*check/}
 elif [[ $only == *check* ]]; then
