@@ -98,6 +98,7 @@ TEST(Initialise, StartsTheGateAtRope) {
   const auto biases = values_of(spread.parameter("block.0.position.bias").value);
   EXPECT_NE(biases[0], biases[1]);
   EXPECT_NE(biases[0], values_of(spread.parameter("block.1.position.bias").value)[0]);
+  EXPECT_THROW(Gpt(config_with("carope", {{"bias", false}, {"bias_deviation", 0.6}})), ConfigError);
 }
 
 TEST(Gpt, RecomputesToTheSameBitsInLessMemory) {

@@ -29,6 +29,10 @@ class ContextAwareRotary : public PositionEncoding {
     base_ = rotary_base(options);
     weight_deviation_ = options.number("weight_deviation", 0.0, 0.0);
     bias_deviation_ = options.number("bias_deviation", 0.0, 0.0);
+    check<ConfigError>(bias_ || bias_deviation_ == 0.0,
+                       "position.bias_deviation is {}, but there is no bias; leave it out, or "
+                       "position.bias = false",
+                       bias_deviation_);
   }
 
   std::vector<ParameterSpec> layer_parameters() const override {
@@ -175,8 +179,8 @@ class ContextAwareRotary : public PositionEncoding {
   bool frozen_;
   bool decay_;
   double base_;
-  double bias_deviation_;
-  double weight_deviation_;  // of the gate's weights at the start
+  double bias_deviation_;    // of the gate's biases at the start
+  double weight_deviation_;  // and of its weights
 };
 
 }  // namespace
