@@ -228,6 +228,19 @@ TEST(Report, RunsThatDifferInMoreThanSeedsAreToldApartByTheirFolders) {
   EXPECT_THAT(labels_of({folder / "b", folder / "y" / "a"}), ElementsAre("rope (b)", "rope (a)"));
 }
 
+TEST(Report, ASettingLeftOutIsItsDefault) {
+  const TemporaryFolder folder;
+  const auto labels_with = [&](const std::string& position) {
+    write_run(folder / "a", {.encoding = "carope", .seed = 1, .batch_tokens = 512});
+    write_run(folder / "b",
+              {.encoding = "carope", .seed = 2, .position = position, .batch_tokens = 512});
+    return labels_of({folder / "a", folder / "b"});
+  };
+  EXPECT_THAT(labels_with("bias_deviation = 0.0\n"), ElementsAre("carope"));
+  EXPECT_THAT(labels_with("bias_deviation = 0.5\n"), ElementsAre("carope (a)", "carope (b)"));
+  EXPECT_THAT(labels_with("of_another_version = 0.0\n"), ElementsAre("carope (a)", "carope (b)"));
+}
+
 /// An experiment of one labelled run.
 void write_small_experiment(const std::filesystem::path& folder, const MadeRun& run,
                             double perplexity) {

@@ -5,17 +5,29 @@
 #include <set>
 #include <utility>
 
+#include "core/error.h"
 #include "report/results.h"
+#include "train/run_config.h"
 
 namespace carope {
 namespace {
 
 using Runs = std::vector<const RunRecord*>;
 
+/// A run's settings with the defaults of those that it does not name: the program that made it may
+/// have known fewer. One that knew more has made settings that can only be taken as they are.
+Settings with_defaults(const Settings& settings) {
+  try {
+    return read_run(settings).resolved;
+  } catch (const ConfigError&) {
+    return settings;
+  }
+}
+
 /// What must be equal in two runs for a mean over them to mean something. Where the data lies does
 /// not matter, what it is does.
 std::string configuration_of(const RunRecord& run) {
-  Settings settings = run.settings;
+  Settings settings = with_defaults(run.settings);
   settings["train"].erase("seed");
   settings["data"].erase("path");
   return to_toml(settings) + run.data_sha256;
