@@ -152,7 +152,7 @@ constexpr int kBytesAhead = 72 * 1024;
 /// Chooses the kernel and the slots, if there is shared memory for them.
 bool TokenPassOnCuda::fits(const Context& ctx) {
   constexpr int kMostSlots = 16;
-  constexpr int kUsualSlots = 4;  // the two rows of a phase and those of the next
+  constexpr int kUsualSlots = 4;  // two rows of each of the next two phases
   constexpr int kFewestSlots = 2;
   const int device = ctx.device().index;
   int cooperative = 0;

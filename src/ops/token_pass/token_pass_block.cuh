@@ -13,12 +13,6 @@ struct NormShare {
   float gain[kLaneColumns], shift[kLaneColumns];
 };
 
-/// The items that a warp has of a matrix, and the biases of the first two.
-struct OwnRows {
-  Range items;
-  std::uint32_t biases;
-};
-
 /// A block's part of a token pass. Weights do not depend on the token: one warp brings the others
 /// their rows while blocks wait for each other. What else a phase needs of what is known before, a
 /// thread reads before it waits.
@@ -54,8 +48,8 @@ class PassBlock {
       ++tag_;
       normalise(norm, residual_);
       gate_.run(normed_);
-      multiply<kQkv>(rows.items, normed_, [&](int item, const float(&sums)[2]) {
-        const std::uint32_t word = sum_of(sums, biases_at<kQkv>(layer, item, rows));
+      multiply<kQkv>(layer, rows, normed_, [&](int item, const float(&sums)[2]) {
+        const std::uint32_t word = sum_of(sums, rows.biases);
         if (lane_ == 0) {
           publish(args_.qkv + item / 2, word, tag_);
         }
@@ -70,10 +64,9 @@ class PassBlock {
           attention_.join_parts(attended_, tag_);
         }
         sync_pass();
-        multiply<kAttentionOut>(rows.items, attended_, [&](int item, const float(&sums)[2]) {
-          publish_copies(
-              args_.middle, item / 2,
-              sum_of(sums, biases_at<kAttentionOut>(layer, item, rows), pair_at(residual_ + item)));
+        multiply<kAttentionOut>(layer, rows, attended_, [&](int item, const float(&sums)[2]) {
+          publish_copies(args_.middle, item / 2,
+                         sum_of(sums, rows.biases, pair_at(residual_ + item)));
         });
       }
 
@@ -82,9 +75,8 @@ class PassBlock {
       receive(args_.middle, width_, middle_);
       sync_pass();
       normalise(norm, middle_);
-      multiply<kMlpIn>(rows.items, normed_, [&](int item, const float(&sums)[2]) {
-        publish_copies(args_.hidden, item / 2,
-                       gelu_of_pair(sum_of(sums, biases_at<kMlpIn>(layer, item, rows))));
+      multiply<kMlpIn>(layer, rows, normed_, [&](int item, const float(&sums)[2]) {
+        publish_copies(args_.hidden, item / 2, gelu_of_pair(sum_of(sums, rows.biases)));
       });
       // While others still compute what this block waits for.
       gate_.store(layer);
@@ -106,9 +98,20 @@ class PassBlock {
 
  private:
   static constexpr int kVectors = Shape::kVectors;
-  static_assert(kVectors <= kPassWarps);  // a warp normalises one vector of columns
+  static_assert(kVectors <= kPassWarps);             // a warp normalises one vector of columns
+  static constexpr bool kRowsAhead = kVectors <= 4;  // whether there are registers for them
+  static constexpr int kSumLanes = 8;  // lanes 4 n + n / 2, which have the diagonal of products
+  static constexpr int kSumStep = 4;   // from one to the next of the other parity
 
   using Row = RawRow<bf16, kLaneColumns>;  // a lane's share of one
+
+  /// The items that a warp has of a matrix, and what it knows of the first two before it has what
+  /// to multiply them by.
+  struct OwnRows {
+    Range items;
+    std::uint32_t biases;
+    Row weights[2][kVectors];
+  };
 
   __device__ PassBlock(const PassArgs& args, std::byte* shared, const PassMemory& at)
       : args_(args),
@@ -118,6 +121,7 @@ class PassBlock {
         thread_(static_cast<int>(threadIdx.x)),
         lane_(thread_ % static_cast<int>(kWarp)),
         warp_(thread_ / static_cast<int>(kWarp)),
+        sum_lane_(lane_ % 4 == lane_ / 8 ? lane_ / 4 : kSumLanes),
         residual_(reinterpret_cast<bf16*>(shared + at.residual)),
         middle_(reinterpret_cast<bf16*>(shared + at.middle)),
         normed_(reinterpret_cast<bf16*>(shared + at.normed)),
@@ -189,17 +193,23 @@ class PassBlock {
     return *reinterpret_cast<const std::uint32_t*>(from);
   }
 
+  /// Asks for the biases of the first two items, but of parts of rows, and takes their weights.
   template <Matrix kMatrix>
-  __device__ OwnRows rows_of(const LayerPointers& layer) const {
-    static_assert(row_items(kMatrix) == 1);
-    const Range items = items_of(kMatrix);
-    return {items, items.count() > 0 ? pair_at(layer.biases[kMatrix] + items.first) : 0};
+  __device__ void know_rows(const LayerPointers& layer, OwnRows& rows) {
+    if constexpr (row_items(kMatrix) == 1) {
+      rows.biases = pair_at(layer.biases[kMatrix] + rows.items.first);
+    }
+    if constexpr (kRowsAhead) {
+      take_rows(rows.weights);
+    }
   }
-  /// The biases of an item's rows.
   template <Matrix kMatrix>
-  __device__ static std::uint32_t biases_at(const LayerPointers& layer, int item,
-                                            const OwnRows& rows) {
-    return item == rows.items.first ? rows.biases : pair_at(layer.biases[kMatrix] + item);
+  __device__ OwnRows rows_of(const LayerPointers& layer) {
+    OwnRows rows{.items = items_of(kMatrix)};
+    if (rows.items.count() > 0) {
+      know_rows<kMatrix>(layer, rows);
+    }
+    return rows;
   }
   /// The sums of two rows with what is added to them.
   __device__ static std::uint32_t sum_of(const float (&sums)[2], std::uint32_t biases,
@@ -210,20 +220,21 @@ class PassBlock {
     return packed_pair(sums[0] + bias[0] + residual[0], sums[1] + bias[1] + residual[1]);
   }
 
-  /// By lanes that all have the pair: half of them compute one value, half the other.
+  /// By lanes that have sums: half of them compute one value, half the other.
   __device__ std::uint32_t gelu_of_pair(std::uint32_t pair) const {
-    const bool second = lane_ % 2 == 1;
+    const bool second = sum_lane_ % 2 == 1;
     float y[2];
     unpack_pair(pair, y);
     const float own = gelu_of(second ? y[1] : y[0]);
-    const float other = __shfl_xor_sync(kAllLanes, own, 1);
+    const float other = __shfl_xor_sync(kAllLanes, own, kSumStep);
     return second ? packed_pair(other, own) : packed_pair(own, other);
   }
 
-  /// By lanes that all have the value.
+  /// By lanes that have sums.
   __device__ void publish_copies(const CopiedWords& to, int at, std::uint32_t value) const {
-    if (lane_ < kCopies) {
-      publish(to.copy(lane_) + at, value, tag_);
+    static_assert(kCopies <= kSumLanes);
+    if (sum_lane_ < kCopies) {
+      publish(to.copy(sum_lane_) + at, value, tag_);
     }
   }
 
@@ -315,61 +326,85 @@ class PassBlock {
     for_each_vector([&](int i, int column) { x[i] = Row::load(from + column); });
   }
 
-  /// The products of x and the next rows of the ring, in every lane; the ring goes on. Tensor cores
-  /// multiply what each four lanes have of the rows by what each four have of x. Of that only the
-  /// diagonal is of use, the products of the same columns; but to take numbers apart and multiply
-  /// them one by one would take three times the instructions.
-  template <int kRows>
-  __device__ void multiply_rows(const Row (&x)[kVectors], float (&sums)[kRows]) {
-    static_assert(kRows <= 2);
-    const bf16* rows[kRows];
+  /// The next kRows rows of the ring, and zeros for the others; the ring goes on.
+  template <int kRows = 2>
+  __device__ void take_rows(Row (&rows)[2][kVectors]) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      rows[r] = reinterpret_cast<const bf16*>(weights_.wait(r));
+    for (int r = 0; r < 2; ++r) {
+      const auto* row = r < kRows ? reinterpret_cast<const bf16*>(weights_.wait(r)) : nullptr;
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        const int column = i * kStepColumns + lane_ * kLaneColumns;
+        rows[r][i] = r < kRows && column < width_ ? Row::load(row + column) : Row{};
+      }
     }
+    weights_.template give_back<kRows>();
+  }
+
+  /// The products of x and two rows, in lanes that have sums. Tensor cores multiply what each four
+  /// lanes have of the rows by what each four have of x. Of that only the diagonal is of use, the
+  /// products of the same columns; but to take numbers apart and multiply them one by one would
+  /// take three times the instructions. The eight lanes that have the diagonal add it up among
+  /// them.
+  __device__ void multiply_rows(const Row (&rows)[2][kVectors], const Row (&x)[kVectors],
+                                float (&sums)[2]) const {
     float products[2][4] = {};
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const int column = i * kStepColumns + lane_ * kLaneColumns;
-      const bool exists = column < width_;
-      Row w[2] = {};
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        w[r] = exists ? Row::load(rows[r] + column) : Row{};
-      }
+      const bool exists = i * kStepColumns + lane_ * kLaneColumns < width_;
       const Row own = exists ? x[i] : Row{};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const auto word = [&](const Row& row, int index) { return row.words.at[2 * half + index]; };
         multiply_add(products[half],
-                     Fragment{{word(w[0], 0), word(w[1], 0), word(w[0], 1), word(w[1], 1)}},
+                     Fragment{{word(rows[0][i], 0), word(rows[1][i], 0), word(rows[0][i], 1),
+                               word(rows[1][i], 1)}},
                      word(own, 0), word(own, 1));
       }
     }
-    weights_.template give_back<kRows>();
-    const int diagonal = lane_ / 4;  // of each row of products that this lane has
-    const bool has = lane_ % 4 == diagonal / 2;
+    const bool odd = lane_ / 4 % 2 == 1;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const float even = products[0][2 * r] + products[1][2 * r];
-      const float odd = products[0][2 * r + 1] + products[1][2 * r + 1];
-      sums[r] = warp_sum(!has ? 0.0F : diagonal % 2 == 0 ? even : odd);
+    for (int r = 0; r < 2; ++r) {
+      const int column = 2 * r;
+      sums[r] = odd ? products[0][column + 1] + products[1][column + 1]
+                    : products[0][column] + products[1][column];
+    }
+#pragma unroll
+    for (const int step : {kSumStep, 9, 18}) {  // between these lanes only
+#pragma unroll
+      for (float& sum : sums) {
+        sum += __shfl_xor_sync(kAllLanes, sum, step);
+      }
     }
   }
 
   /// Calls finish(item, sums) with the products of this warp's items of a matrix and their parts of
-  /// x, two at a time.
+  /// x, two at a time. `rows` goes on with them.
   template <Matrix kMatrix, class Finish>
-  __device__ void multiply(const Range& items, const bf16* x, const Finish& finish) {
+  __device__ void multiply(const LayerPointers& layer, OwnRows& rows, const bf16* x,
+                           const Finish& finish) {
     constexpr int kEach = row_items(kMatrix);
+    int& item = rows.items.first;
+    if (rows.items.count() == 0) {
+      return;
+    }
     Row vectors[kVectors];
-    for (int item = items.first; item < items.last; item += 2) {
-      if (kEach > 1 || item == items.first) {
-        load_vectors(x + item / 2 % kEach * width_, vectors);
+    load_vectors(x + item / 2 % kEach * width_, vectors);
+    while (true) {
+      if constexpr (!kRowsAhead) {
+        take_rows(rows.weights);
       }
       float sums[2];
-      multiply_rows(vectors, sums);
+      multiply_rows(rows.weights, vectors, sums);
       finish(item, sums);
+      item += 2;
+      if (rows.items.count() == 0) {
+        return;
+      }
+      know_rows<kMatrix>(layer, rows);
+      if constexpr (kEach > 1) {
+        load_vectors(x + item / 2 % kEach * width_, vectors);
+      }
     }
   }
 
@@ -377,16 +412,16 @@ class PassBlock {
   __device__ void finish_layer(const LayerPointers& layer) {
     constexpr int kEach = row_items(kMlpOut);
     const Range pairs = units_[kMlpOut];
-    const Range items = items_of(kMlpOut);
     const int first_item = pairs.first * unit_items(kMlpOut);
     const auto biases_at = [&](int i) {
       return pair_at(layer.biases[kMlpOut] + (pairs.first + i / kCopies) * 2);
     };
     const int results = pairs.count() * kCopies;
     const std::uint32_t biases = thread_ < results ? biases_at(thread_) : 0;
+    OwnRows rows = rows_of<kMlpOut>(layer);
     receive(args_.hidden, 4 * width_, hidden_);
     sync_pass();
-    multiply<kMlpOut>(items, hidden_, [&](int item, const float(&sums)[2]) {
+    multiply<kMlpOut>(layer, rows, hidden_, [&](int item, const float(&sums)[2]) {
       if (lane_ == 0) {
         sums_[item - first_item] = sums[0];
         sums_[item - first_item + 1] = sums[1];
@@ -410,20 +445,21 @@ class PassBlock {
 
   __device__ void classify() {
     const Range rows = items_of(kClassifier);
-    Row x[kVectors];
+    Row weights[2][kVectors], x[kVectors];
+    float sums[2];
     load_vectors(normed_, x);
     int row = rows.first;
     for (; row + 1 < rows.last; row += 2) {
-      float sums[2];
-      multiply_rows(x, sums);
-      if (lane_ < 2) {
-        args_.logits[row + lane_] = lane_ == 0 ? sums[0] : sums[1];
+      take_rows(weights);
+      multiply_rows(weights, x, sums);
+      if (sum_lane_ < 2) {
+        args_.logits[row + sum_lane_] = sum_lane_ == 0 ? sums[0] : sums[1];
       }
     }
     if (row < rows.last) {
-      float sums[1];
-      multiply_rows(x, sums);
-      if (lane_ == 0) {
+      take_rows<1>(weights);
+      multiply_rows(weights, x, sums);
+      if (sum_lane_ == 0) {
         args_.logits[row] = sums[0];
       }
     }
@@ -434,6 +470,7 @@ class PassBlock {
   int width_;
   bool ended_;
   int thread_, lane_, warp_;
+  int sum_lane_;    // number among those that have sums; kSumLanes: none of them
   bf16* residual_;  // [C]
   bf16* middle_;    // [C]
   bf16* normed_;    // [C]
