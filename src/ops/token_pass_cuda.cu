@@ -144,15 +144,15 @@ bool TokenPassOnCuda::suits(const TokenModel& model) {
   return true;
 }
 
-/// Weights that a block asks for before it needs them. With half of this on its way memory is as
-/// fast as it gets; with twice as much, words from block to block, which queue behind it, take half
-/// as long again.
-constexpr int kBytesAhead = 72 * 1024;
+/// Weights that a block asks for before it needs them. With two thirds of this on its way memory is
+/// as fast as it gets; the more there is, the longer take words from block to block, which queue
+/// behind it.
+constexpr int kBytesAhead = 54 * 1024;
 
 /// Chooses the kernel and the slots, if there is shared memory for them.
 bool TokenPassOnCuda::fits(const Context& ctx) {
   constexpr int kMostSlots = 16;
-  constexpr int kUsualSlots = 4;  // two rows of each of the next two phases
+  constexpr int kUsualSlots = 3;  // the two rows of a phase, and one of the next
   constexpr int kFewestSlots = 2;
   const int device = ctx.device().index;
   int cooperative = 0;
