@@ -114,9 +114,9 @@ std::string differences(const std::vector<EncodingRuns>& encodings, const std::s
 }
 
 std::string cost(const std::vector<EncodingRuns>& encodings) {
-  const auto reference = speed_of(reference_of(encodings));
+  const EncodingRuns& reference = reference_of(encodings);
   std::vector<Row> rows{{"encoding", "runs", "tokens/s", "lowest run", "highest run",
-                         "of " + markdown_cell(reference_of(encodings).label), "memory, GiB"}};
+                         "of " + markdown_cell(reference.label), "memory, GiB"}};
   std::set<std::string> devices;
   for (const EncodingRuns& encoding : encodings) {
     std::vector<double> speeds;
@@ -135,16 +135,18 @@ std::string cost(const std::vector<EncodingRuns>& encodings) {
       continue;
     }
     const auto [lowest, highest] = std::minmax_element(speeds.begin(), speeds.end());
+    const auto ratio = relative_speed(encoding, reference);
     rows.push_back({markdown_cell(encoding.label), std::to_string(encoding.runs.size()),
                     short_number(speed->mean), short_number(*lowest), short_number(*highest),
-                    reference ? fmt::format("{:.3f}", speed->mean / reference->mean) : "",
+                    ratio ? fmt::format("{:.3f}", *ratio) : "",
                     memory > 0.0 ? fmt::format("{:.2f}", memory / (1 << 30)) : ""});
   }
   return markdown(rows) +
          fmt::format(
-             "\nTokens of training a second, the median over a run's steps. Memory is what "
-             "weights, "
+             "\nTokens of training a second: the median over a run's steps, their mean over runs, "
+             "and the median over seeds of what they are of {}'s. Memory is what weights, "
              "gradients, moments and activations of a micro-batch take. {}\n",
+             markdown_cell(reference.label),
              devices.empty() ? "" : fmt::format("On {}.", fmt::join(devices, "; ")));
 }
 

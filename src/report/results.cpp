@@ -35,6 +35,15 @@ std::span<const LengthResult> results_of(const RunRecord& run, const std::string
   return evaluation == nullptr ? std::span<const LengthResult>() : std::span(evaluation->lengths);
 }
 
+std::optional<double> median(std::vector<double> values) {
+  if (values.empty()) {
+    return std::nullopt;
+  }
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : 0.5 * (values[middle - 1] + values[middle]);
+}
+
 /// Whether two runs of one seed were evaluated on the same tokens.
 bool are_comparable(const RunRecord& a, const RunRecord& b, const std::string& protocol) {
   const EvaluationRecord* ours = evaluation_of(a, protocol);
@@ -159,16 +168,24 @@ std::optional<double> speed_of(const RunRecord& run) {
       speeds.push_back(point.tokens_per_second);
     }
   }
-  if (speeds.empty()) {
-    return std::nullopt;
-  }
-  std::sort(speeds.begin(), speeds.end());
-  const std::size_t middle = speeds.size() / 2;
-  return speeds.size() % 2 == 1 ? speeds[middle] : 0.5 * (speeds[middle - 1] + speeds[middle]);
+  return median(std::move(speeds));
 }
 
 std::optional<Summary> speed_of(const EncodingRuns& encoding) {
   return summarize_runs(encoding, [](const RunRecord& run) { return speed_of(run); });
+}
+
+std::optional<double> relative_speed(const EncodingRuns& encoding, const EncodingRuns& reference) {
+  std::vector<double> ratios;
+  for (const RunRecord* run : encoding.runs) {
+    for (const RunRecord* other : reference.runs) {
+      const auto ours = speed_of(*run), theirs = speed_of(*other);
+      if (run->seed == other->seed && ours && theirs) {
+        ratios.push_back(*ours / *theirs);
+      }
+    }
+  }
+  return median(std::move(ratios));
 }
 
 std::optional<double> validation_loss(const RunRecord& run) {

@@ -67,6 +67,9 @@ std::optional<EncodingDifference> difference_at(const EncodingRuns& encoding,
 /// Tokens per second of a run: the median over its steps.
 std::optional<double> speed_of(const RunRecord& run);
 std::optional<Summary> speed_of(const EncodingRuns& encoding);
+/// An encoding's speed as a part of another's: the median over the seeds that both have, so that
+/// one run on a faster machine does not pass for a faster encoding.
+std::optional<double> relative_speed(const EncodingRuns& encoding, const EncodingRuns& reference);
 
 /// The last validation loss, if it is a number.
 std::optional<double> validation_loss(const RunRecord& run);
