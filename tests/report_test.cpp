@@ -162,12 +162,20 @@ TEST(Report, DifferencesArePairedBySeedAndText) {
   EXPECT_THAT(words[6], testing::StartsWith("| 0, 0 | 0.300 | 0.200 | 1 % |"));
   EXPECT_EQ(words.size(), 7);
   for (const char* name : {"perplexity-by-length", "training", "speed", "gate-bases-carope",
-                           "gate-frequencies-carope"}) {
+                           "gate-frequencies-carope", "gate-passage-carope"}) {
     EXPECT_THAT(read_file(parts / (std::string(name) + ".svg")),
                 AllOf(testing::StartsWith("<svg xmlns="), testing::EndsWith("</svg>\n")))
         << name;
   }
   EXPECT_THAT(read_file(parts / "perplexity-by-length.svg"), HasSubstr(">learnable</text>"));
+  // The heads of words.md; a token's spaces are coloured, not written, and it breaks lines.
+  const std::string passage = read_file(parts / "gate-passage-carope.svg");
+  EXPECT_THAT(passage,
+              AllOf(HasSubstr(">layer 1, head 1</text>"), HasSubstr(">layer 0, head 0</text>"),
+                    Not(HasSubstr(">layer 0, head 1</text>")), HasSubstr(">&lt;b&gt;</text>"),
+                    HasSubstr(">café</text>")));
+  EXPECT_THAT(passage,
+              HasSubstr(fmt::format("<title>f = {:.4f}</title>", made_frequency(1, 1, 0))));
 
   // A seed that lacks a length is missing there alone. What was scored on other text is no pair.
   const std::string report = fmt::format("report {0}/r1 {0}/r2 {0}/c1 {0}/c2 --out {0}/out --parts",

@@ -183,26 +183,9 @@ std::string gate(const EncodingRuns& encoding, const RunRecord& run) {
   return heading_of(encoding, run) + markdown(rows);
 }
 
-/// The heads that tell tokens apart most: those whose f varies most by the token. A gate that sees
-/// no token has none.
 std::string words(const EncodingRuns& encoding, const RunRecord& run) {
   constexpr std::size_t kHeads = 6;
-  constexpr double kLeastDeviation = 0.0005;  // what less would be shown as none
-  std::vector<const HeadGate*> heads;
-  for (const HeadGate& head : run.gate->gates) {
-    if (!head.slowest.empty() && head.deviation >= kLeastDeviation) {
-      heads.push_back(&head);
-    }
-  }
-  const std::size_t shown = std::min(kHeads, heads.size());
-  const auto by_token = [](const HeadGate* head) {
-    const double variance = head->token_share * head->deviation * head->deviation;
-    return std::isfinite(variance) ? variance : 0.0;
-  };
-  std::partial_sort(
-      heads.begin(), heads.begin() + static_cast<std::ptrdiff_t>(shown), heads.end(),
-      [&](const HeadGate* a, const HeadGate* b) { return by_token(a) > by_token(b); });
-  heads.resize(shown);
+  const std::vector<const HeadGate*> heads = telling_heads(*run.gate, kHeads);
   if (heads.empty()) {
     return "";
   }
@@ -244,6 +227,7 @@ void write_document_parts(const std::filesystem::path& folder,
     word_tables += words(*encoding, *run);
     figures.push_back(gate_frequencies_figure(*encoding, *run));
     figures.push_back(gate_bases_figure(*encoding, *run));
+    figures.push_back(gate_passage_figure(*encoding, *run));
   }
   write("gate.md", gate_tables);
   write("words.md", word_tables);

@@ -27,8 +27,10 @@ Figure speed_figure(const std::vector<EncodingRuns>& encodings);
 /// What one run's gate learned.
 Figure gate_frequencies_figure(const EncodingRuns& encoding, const RunRecord& run);
 Figure gate_bases_figure(const EncodingRuns& encoding, const RunRecord& run);
+Figure gate_passage_figure(const EncodingRuns& encoding, const RunRecord& run);
 
-/// These and a passage of text, as a part of the page. `number` is that of the gate in the page.
+/// The first two and all of the passage, as a part of the page. `number` is that of the gate in the
+/// page.
 std::string gate_figures(const EncodingRuns& encoding, const RunRecord& run, int number);
 
 /// <figure>; empty for a figure without drawings.

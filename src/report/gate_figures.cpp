@@ -5,6 +5,7 @@
 
 #include "core/progress.h"
 #include "report/figures.h"
+#include "report/passage.h"
 #include "report/svg.h"
 #include "report/text.h"
 
@@ -125,96 +126,6 @@ std::vector<Disc> layer_discs(const Chart& chart, const GateRecord& gate, std::i
   return discs;
 }
 
-/// How the colours of a passage are scaled: by the head's own median and spread.
-struct TokenScale {
-  double median, spread;
-
-  explicit TokenScale(const std::vector<double>& frequencies) {
-    constexpr double kLeast = 0.005;  // a spread that is worth a colour
-    median = quantile(frequencies, 0.5);
-    std::vector<double> distances;
-    for (const double f : frequencies) {
-      distances.push_back(std::abs(f - median));
-    }
-    spread = std::max(quantile(distances, 0.95), kLeast);
-  }
-
-  /// From -1, far slower than the median, to 1, far faster.
-  double at(double f) const { return std::clamp((f - median) / spread, -1.0, 1.0); }
-
- private:
-  static double quantile(std::vector<double> values, double part) {
-    std::sort(values.begin(), values.end());
-    return values.empty() ? 0.0
-                          : values[static_cast<std::size_t>(
-                                std::round(part * static_cast<double>(values.size() - 1)))];
-  }
-};
-
-/// A token as text in which line ends are seen.
-std::string token_html(const std::string& token) {
-  std::string html;
-  for (const char c : escape_html(token)) {
-    html += c == '\n' ? "<i>↵</i>\n" : std::string(1, c);
-  }
-  return html;
-}
-
-std::string choice(const char* name, std::int64_t count) {
-  std::string html = fmt::format("<label>{0} <select name=\"{0}\" disabled>", name);
-  for (std::int64_t i = 0; i < count; ++i) {
-    html += fmt::format("<option value=\"{0}\"{1}>{0}</option>", i, i == 0 ? " selected" : "");
-  }
-  return html + "</select></label> ";
-}
-
-/// All frequencies for the page's script, in ten-thousandths: [layer][head][token].
-std::string frequencies_json(const GateRecord& gate) {
-  std::string json = "[";
-  for (const auto& layer : gate.frequencies) {
-    json += json.size() > 1 ? ",[" : "[";
-    for (std::size_t head = 0; head < layer.size(); ++head) {
-      json += head > 0 ? ",[" : "[";
-      for (std::size_t i = 0; i < layer[head].size(); ++i) {
-        json += fmt::format("{}{:.0f}", i > 0 ? "," : "", 1e4 * layer[head][i]);
-      }
-      json += "]";
-    }
-    json += "]";
-  }
-  return json + "]";
-}
-
-std::string passage_figure(const RunRecord& run, int number) {
-  const GateRecord& gate = *run.gate;
-  if (gate.passage.empty() || gate.frequencies.empty()) {
-    return "";
-  }
-  const std::vector<double>& shown = gate.frequencies[0][0];
-  const TokenScale scale(shown);
-  std::string html = fmt::format(
-      "<div class=\"tokens\" id=\"passage{}\">\n<p class=\"choices\">{}{}<span class=\"scale\"><b "
-      "class=\"low\">{:.3f}</b><span class=\"ramp\"></span><b class=\"high\">{:.3f}</b> "
-      "<span>median "
-      "<b class=\"mid\">{:.3f}</b>, RoPE {:.3f}</span></span></p>\n<p class=\"passage\">",
-      number, choice("layer", gate.layers), choice("head", gate.heads), scale.median - scale.spread,
-      scale.median + scale.spread, scale.median, start_frequency(run));
-  for (std::size_t i = 0; i < gate.passage.size(); ++i) {
-    const double at = scale.at(shown[i]);
-    html +=
-        fmt::format("<span class=\"{}\" style=\"--a:{:.2f}\" title=\"f = {:.4f}\">{}</span>",
-                    at < 0 ? "slow" : "fast", std::abs(at), shown[i], token_html(gate.passage[i]));
-  }
-  html += fmt::format("</p>\n<script type=\"application/json\">{}</script>\n</div>\n",
-                      frequencies_json(gate));
-  return html_figure(
-      "What it sees in a text", html,
-      "Each token in the colour of its frequency in the chosen layer and head, relative "
-      "to that head's median: orange tokens turn the clock further, blue ones hold it "
-      "back. The pointer shows the number.",
-      is_narrow(gate) ? "wide" : "");
-}
-
 }  // namespace
 
 Figure gate_frequencies_figure(const EncodingRuns& encoding, const RunRecord& run) {
@@ -290,8 +201,24 @@ Figure gate_bases_figure(const EncodingRuns& encoding, const RunRecord& run) {
       .drawings = {chart.drawing()}};
 }
 
+Figure gate_passage_figure(const EncodingRuns& encoding, const RunRecord& run) {
+  return {.name = "gate-passage-" + encoding.label,
+          .title = "What the heads that tell tokens apart most see in a text",
+          .caption = {},
+          .legend = {},
+          .drawings = passage_drawings(*run.gate)};
+}
+
 std::string gate_figures(const EncodingRuns& encoding, const RunRecord& run, int number) {
-  const std::string passage = passage_figure(run, number);
+  const std::string text = passage_html(*run.gate, start_frequency(run), number);
+  const std::string passage =
+      text.empty() ? ""
+                   : html_figure("What it sees in a text", text,
+                                 "Each token in the colour of its frequency in the chosen layer "
+                                 "and head, relative to that head's median: orange tokens turn the "
+                                 "clock further, blue ones hold it back. The pointer shows the "
+                                 "number.",
+                                 is_narrow(*run.gate) ? "wide" : "");
   const std::string bases = to_html(gate_bases_figure(encoding, run));
   return to_html(gate_frequencies_figure(encoding, run)) +
          (is_narrow(*run.gate) ? bases + passage : passage + bases);

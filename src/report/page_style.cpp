@@ -72,6 +72,7 @@ svg .tick, svg .label, svg .note { fill: var(--soft); font-size: 11px; }
 svg .x, svg .middle { text-anchor: middle; }
 svg .y, svg .end { text-anchor: end; }
 svg .panel { font-weight: 650; }
+svg .token { font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }
 svg .value { fill: var(--c, var(--soft)); font-size: 11.5px; font-weight: 600; }
 svg .tick.value { fill: var(--ink); font-size: 11px; font-weight: 400; }
 .axis { stroke: var(--rule); fill: none; }

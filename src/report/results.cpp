@@ -193,6 +193,26 @@ std::optional<double> validation_loss(const RunRecord& run) {
   return known ? std::optional(run.validation.back().loss) : std::nullopt;
 }
 
+std::vector<const HeadGate*> telling_heads(const GateRecord& gate, std::size_t most) {
+  constexpr double kLeastDeviation = 0.0005;  // what less would be shown as none
+  std::vector<const HeadGate*> heads;
+  for (const HeadGate& head : gate.gates) {
+    if (!head.slowest.empty() && head.deviation >= kLeastDeviation) {
+      heads.push_back(&head);
+    }
+  }
+  const std::size_t shown = std::min(most, heads.size());
+  const auto by_token = [](const HeadGate* head) {
+    const double variance = head->token_share * head->deviation * head->deviation;
+    return std::isfinite(variance) ? variance : 0.0;
+  };
+  std::partial_sort(
+      heads.begin(), heads.begin() + static_cast<std::ptrdiff_t>(shown), heads.end(),
+      [&](const HeadGate* a, const HeadGate* b) { return by_token(a) > by_token(b); });
+  heads.resize(shown);
+  return heads;
+}
+
 std::string results_json(const std::vector<EncodingRuns>& encodings) {
   Json runs = Json::array();
   for (const EncodingRuns& encoding : encodings) {

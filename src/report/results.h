@@ -74,6 +74,10 @@ std::optional<double> relative_speed(const EncodingRuns& encoding, const Encodin
 /// The last validation loss, if it is a number.
 std::optional<double> validation_loss(const RunRecord& run);
 
+/// The heads that tell tokens apart most: those whose f varies most by the token, so many at most.
+/// A gate that sees no token has none.
+std::vector<const HeadGate*> telling_heads(const GateRecord& gate, std::size_t most);
+
 /// results.json: one object a run.
 std::string results_json(const std::vector<EncodingRuns>& encodings);
 
