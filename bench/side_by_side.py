@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Trains the same models on the same tokens in this program and in PyTorch, and compares speed and memory.
+"""Trains the same models on the same tokens in this program and in PyTorch or llm.c, and compares speed and memory.
 
 usage: bench/side_by_side.py --data SHARDS [--models gpt-small] [--encodings rope,carope] [--lengths 512]
                              [--micro-batches 32,64] [--peer "" --peer "--weights bf16"] [-- OPTIONS OF CAROPE TRAIN]
 
 SHARDS is a folder of carope data prepare. For each case every micro-batch of each system, and every --peer way of
 running PyTorch (options of bench/peer_gpt.py), has a short trial. The best of each system then take turns for some
-rounds, so that both meet the same clocks and heat; ratios are taken round by round. Prints a table; every measurement
-goes to --out as it is made.
+rounds, so that both meet the same clocks and heat; ratios are taken round by round. Prints a table; the measurements of
+each case go to --out. With --llmc PROGRAM the other system is llm.c's train_gpt2cu, with learnable positions in any case.
 """
 
 import argparse
@@ -24,9 +24,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from peer.systems import Carope, Case, Failure, MemoryWatch, PyTorch, Setup, System
+from peer.systems import Carope, Case, Failure, LlmC, MemoryWatch, PyTorch, Setup, System
 
 Measurement = dict[str, Any]
+Candidate = tuple[Case, int, str]  # of PyTorch: with so many rows at a time, and options of peer_gpt.py
 
 
 class Comparison:
@@ -35,67 +36,82 @@ class Comparison:
     def __init__(self, options: argparse.Namespace, setup: Setup) -> None:
         self.options, self.setup, self.watch = options, setup, MemoryWatch()
         self.deadline = time.monotonic() + options.seconds
+        self.ready: dict[Candidate, PyTorch] = {}
 
-    def record(self, case: Case, phase: str, system: System, steps: int) -> Measurement:
+    def measure(self, case: Case, phase: str, system: System, steps: int) -> Measurement:
         measured = system.measure(steps)
-        line = vars(case) | {"phase": phase, "system": system.name, "choice": system.choice} | measured
-        with self.options.out.open("a") as file:
-            file.write(json.dumps(line) + "\n")
         say(f"{describe(case)} {phase} {system.name} [{system.choice}]: {measured['tokens_per_second']:.0f} tokens/s")
-        return line
+        return vars(case) | {"phase": phase, "system": system.name, "choice": system.choice} | measured
 
-    def best(self, case: Case, makers: list[Callable[[], System]], stack: contextlib.ExitStack) -> System:
-        """The fastest of some candidates; the others are closed."""
-        trials: list[tuple[float, System]] = []
+    def keep(self, lines: list[Measurement], system: System) -> None:
+        """Ends a system; only then is known what it has kept of the memory between measurements."""
+        resting = system.close()
+        with self.options.out.open("a") as file:
+            for line in lines:
+                line["device_bytes"] += resting
+                file.write(json.dumps(line) + "\n")
+
+    def best(self, case: Case, makers: list[Callable[[], System]]) -> tuple[System, list[Measurement]]:
+        """The fastest of some candidates, with its trial if there was one; the others are closed."""
+        trials: list[tuple[Measurement, System]] = []
         for make in makers:
             try:
                 system = make()
-                stack.callback(system.close)
                 if len(makers) == 1:
-                    return system
-                rate = self.record(case, "trial", system, self.options.trial_steps)["tokens_per_second"]
-                trials.append((rate, system))
+                    return system, []
+                trials.append((self.measure(case, "trial", system, self.options.trial_steps), system))
             except Failure as failure:
                 say(f"{describe(case)} fails:\n{failure}")
         if not trials:
             raise Failure(f"{describe(case)}: no candidate could run")
-        chosen = max(trials, key=lambda trial: trial[0])[1]
-        for _, system in trials:
-            if system is not chosen:
-                system.close()
-        return chosen
+        trials.sort(key=lambda trial: trial[0]["tokens_per_second"])
+        for line, system in trials[:-1]:
+            self.keep([line], system)
+        line, chosen = trials[-1]
+        return chosen, [line]
 
     def candidates(self, case: Case) -> tuple[list[Callable[[], System]], list[Callable[[], System]]]:
         ours = [
             lambda rows=rows: Carope(self.setup, case, rows, self.watch) for rows in self.options.micro_batches
         ]
-        theirs = [
-            lambda rows=rows, way=way: PyTorch(self.setup, case, rows, tuple(shlex.split(way)), self.watch)
-            for way, rows in itertools.product(self.options.peer or [""], self.options.peer_micro_batches)
-        ]
-        return ours, theirs
+        if self.options.llmc:
+            return ours, [
+                lambda rows=rows: LlmC(self.setup, case, rows, self.options.llmc, self.watch)
+                for rows in self.options.peer_micro_batches
+            ]
+        return ours, [lambda candidate=candidate: self.pytorch(candidate) for candidate in self.peers([case])]
+
+    def peers(self, cases: Iterable[Case]) -> list[Candidate]:
+        return list(itertools.product(cases, self.options.peer_micro_batches, self.options.peer or [""]))
+
+    def pytorch(self, candidate: Candidate) -> PyTorch:
+        """That which was compiled ahead, or a new one."""
+        case, rows, way = candidate
+        return self.ready.pop(candidate, None) or PyTorch(self.setup, case, rows, tuple(shlex.split(way)), self.watch)
 
     def compile_ahead(self, cases: Iterable[Case]) -> None:
-        """Fills the cache of PyTorch's compiler with the models of all cases, several at a time."""
+        """Begins PyTorch's processes of all cases, several at a time; they rest until it is their turn."""
 
-        def compile_one(case: Case, rows: int, way: str) -> None:
-            setup = dataclasses.replace(self.setup, batch_tokens=rows * case.length, warmup=1)
+        def begin(candidate: Candidate) -> None:
             with contextlib.suppress(Failure):  # which its turn will show
-                PyTorch(setup, case, rows, tuple(shlex.split(way)), self.watch).close()
+                self.ready[candidate] = self.pytorch(candidate)
+                case, rows, way = candidate
                 say(f"{describe(case)} PyTorch [{rows} {way}]: compiled")
 
-        ways = itertools.product(cases, self.options.peer_micro_batches, self.options.peer or [""])
         with ThreadPoolExecutor(self.options.ahead) as pool:
-            list(pool.map(compile_one, *zip(*ways)))
+            list(pool.map(begin, self.peers(cases)))
 
     def compare(self, case: Case) -> list[tuple[Measurement, Measurement]]:
         """Measurements of both systems, round by round."""
         rounds: list[tuple[Measurement, Measurement]] = []
-        with contextlib.ExitStack() as stack:
-            ours, theirs = (self.best(case, makers, stack) for makers in self.candidates(case))
+        (ours, our_trial), (theirs, their_trial) = (self.best(case, makers) for makers in self.candidates(case))
+        try:
             while len(rounds) < self.options.rounds and (not rounds or time.monotonic() < self.deadline):
                 steps = self.options.steps
-                rounds.append((self.record(case, "round", ours, steps), self.record(case, "round", theirs, steps)))
+                rounds.append((self.measure(case, "round", ours, steps), self.measure(case, "round", theirs, steps)))
+        finally:
+            self.keep(our_trial + [line for line, _ in rounds], ours)
+            self.keep(their_trial + [line for _, line in rounds], theirs)
         return rounds
 
     def run(self, cases: list[Case]) -> list[str]:
@@ -111,6 +127,8 @@ class Comparison:
                 rows.append(table_row(case, self.compare(case)))
             except Failure as failure:
                 say(str(failure))
+        for system in self.ready.values():
+            system.close()
         return rows
 
 
@@ -131,10 +149,10 @@ def system_cells(measurements: Iterable[Measurement]) -> str:
     return f"{lines[0]['choice']} | {rate / 1e3:.1f} k [{low / 1e3:.1f}, {high / 1e3:.1f}] | {memory:.1f}"
 
 
-def table_head() -> str:
+def table_head(peer: str) -> str:
     cells = ["model", "encoding", "length"]
     cells += ["micro-batch, ours", "tokens/s, ours", "GiB, ours"]
-    cells += ["micro-batch, PyTorch", "tokens/s, PyTorch", "GiB, PyTorch", "ours / PyTorch"]
+    cells += [f"micro-batch, {peer}", f"tokens/s, {peer}", f"GiB, {peer}", f"ours / {peer}"]
     return f"| {' | '.join(cells)} |\n|{'---|' * len(cells)}"
 
 
@@ -161,14 +179,15 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--encodings", type=names, default=["rope", "carope"])
     parser.add_argument("--lengths", type=numbers, default=[512])
     parser.add_argument("--micro-batches", type=numbers, default=[64], help="to try in this program")
-    parser.add_argument("--peer-micro-batches", type=numbers, help="to try in PyTorch; by default the same")
+    parser.add_argument("--peer-micro-batches", type=numbers, help="to try in the other system; by default the same")
     parser.add_argument("--peer", action="append", help="a way to run PyTorch, as options of peer_gpt.py; repeatable")
+    parser.add_argument("--llmc", type=Path, help="compare with llm.c, not PyTorch: its program train_gpt2cu")
     parser.add_argument("--batch-tokens", type=int, default=524288, help="tokens an optimizer step")
     parser.add_argument("--warmup", type=int, default=3, help="steps of a fresh process that do not count")
     parser.add_argument("--trial-steps", type=int, default=3, help="measured steps of a candidate")
     parser.add_argument("--steps", type=int, default=10, help="measured steps of a round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--ahead", type=int, default=0, help="first compile so many of PyTorch's models at a time")
+    parser.add_argument("--ahead", type=int, default=0, help="first begin PyTorch's processes, so many at a time")
     parser.add_argument("--quick", action="store_true", help="one round of 5 steps, trials of one")
     parser.add_argument("--seconds", type=float, default=540, help="begin no case or further round after this time")
     parser.add_argument("--out", type=Path, default=Path("side_by_side.jsonl"), help="all measurements, appended")
@@ -193,7 +212,7 @@ def main() -> None:
     )
     cases = [Case(*case) for case in itertools.product(options.models, options.encodings, options.lengths)]
     rows = Comparison(options, setup).run(cases)
-    print("\n".join((table_head(), *rows)))
+    print("\n".join((table_head(LlmC.name if options.llmc else PyTorch.name), *rows)))
     if not rows:
         raise SystemExit("side_by_side: nothing could be compared")
 

@@ -1,7 +1,8 @@
-"""The two systems as processes that are measured in turn, and the device memory that each takes."""
+"""Systems as processes that are measured in turn, and the device memory that each takes."""
 
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -45,9 +46,11 @@ class System(Protocol):
     name: str
     choice: str  # what was chosen for it, for people
 
-    def measure(self, steps: int) -> dict[str, Any]: ...
+    def measure(self, steps: int) -> dict[str, Any]:
+        """Rates of steps, and in device_bytes the memory that it takes beyond what it keeps between measurements."""
 
-    def close(self) -> None: ...
+    def close(self) -> int:
+        """Ends it; returns the memory that it kept between measurements."""
 
 
 class MemoryWatch:
@@ -150,8 +153,8 @@ class Carope:
         complete = text[: text.rfind("\n") + 1]
         return [line for line in map(json.loads, complete.splitlines()) if "loss" in line]
 
-    def close(self) -> None:
-        """Nothing of it is left between measurements."""
+    def close(self) -> int:
+        return 0
 
 
 class PyTorch:
@@ -168,12 +171,10 @@ class PyTorch:
         command += ["--model", case.model, "--encoding", case.encoding, "--length", str(case.length), *arguments]
         command += ["--micro-batch", str(micro_batch), "--batch-tokens", str(setup.batch_tokens)]
         command += ["--warmup", str(setup.warmup)]
-        before = watch.level()
         self.log = tempfile.NamedTemporaryFile(suffix=".log")
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.log, "text": True}
         self.process = subprocess.Popen(command, **pipes)
         self.answer()
-        self.resting_bytes = watch.level() - before
 
     def answer(self) -> dict[str, Any]:
         line = self.process.stdout.readline()
@@ -187,8 +188,50 @@ class PyTorch:
         with self.watch:
             print(steps, file=self.process.stdin, flush=True)
             measured = self.answer()
-        return measured | {"device_bytes": self.resting_bytes + self.watch.peak - before}
+        return measured | {"device_bytes": self.watch.peak - before}
 
-    def close(self) -> None:
+    def close(self) -> int:
+        before = self.watch.level()
         self.process.stdin.close()
         self.process.wait()
+        return before - self.watch.level()
+
+
+class LlmC:
+    """llm.c's train_gpt2cu, begun anew for each measurement. It has learnable positions, whatever the case's are."""
+
+    name = "llm.c"
+    depths = {"gpt-small": "d12", "gpt-tiny": "d6"}  # d6 as docs/benchmarks/gpu.md says
+
+    def __init__(self, setup: Setup, case: Case, micro_batch: int, program: Path, watch: MemoryWatch) -> None:
+        self.setup, self.watch = setup, watch
+        self.choice = f"{micro_batch}"
+        shards = {"-i": f"{setup.data}/*_train_*.bin", "-j": f"{setup.data}/*_val_*.bin"}
+        model = {"-e": self.depths[case.model], "-b": micro_batch, "-t": case.length, "-d": setup.batch_tokens}
+        recipe = {"-l": LEARNING_RATE, "-c": 0.1, "-u": 0}
+        nothing_else = {"-v": 10**6, "-m": 1, "-s": 10**6, "-h": 0, "-r": 0}  # validation, samples, another loader
+        options = shards | model | recipe | nothing_else
+        self.command = [program, *(str(word) for option in options.items() for word in option)]
+
+    def measure(self, steps: int) -> dict[str, Any]:
+        before = self.watch.level()
+        with self.watch:
+            command = [*self.command, "-x", str(self.setup.warmup + steps)]
+            done = subprocess.run(command, capture_output=True, text=True)
+        # step 4/12 | loss 9.536556 (+nanz)| norm 2.4262 (+nanz)| lr 2.40e-04 | 899.82 ms | ...
+        lines = re.findall(r"^step .*?loss ([0-9.]+).*?([0-9.]+) ms", done.stdout, re.MULTILINE)[self.setup.warmup :]
+        if len(lines) < steps:
+            raise Failure("\n".join((done.stdout + done.stderr).splitlines()[-5:]))
+        rates = [self.setup.batch_tokens / (float(milliseconds) / 1e3) for _, milliseconds in lines]
+        return {
+            "micro_batch": int(self.choice),
+            "tokens_per_second": statistics.median(rates),
+            "lowest": min(rates),
+            "highest": max(rates),
+            "device_bytes": self.watch.peak - before,
+            "first_step": self.setup.warmup + 1,
+            "losses": [float(loss) for loss, _ in lines],
+        }
+
+    def close(self) -> int:
+        return 0
