@@ -1,18 +1,15 @@
 """Trains in PyTorch what a run of this program trained, from weights of its own, and measures its perplexity.
 
-usage: python bench/peer_experiment.py train RUN --out FILE.json [--lengths 512,1024]
-       python bench/peer_experiment.py table RUNS FILE.json ...
+usage: python bench/peer_experiment.py RUN --out FILE.json [--lengths 512,1024]
 
 RUN is a folder of carope train or reproduce: its config.toml says what to train on which tokens in which order, its
 evaluation.json on which tokens to measure. Model, initial weights, optimizer and evaluation are PyTorch's and this
-folder's, none of the program's. `table` prints both systems' perplexities beside each other as Markdown, the program's as
-mean and deviation over the seeds that are in the folder RUNS.
+folder's, none of the program's. bench/peer_table.py puts its results beside the program's.
 """
 
 import argparse
 import json
 import math
-import statistics
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +56,19 @@ def mean_loss(trainer: Trainer, shape: Shape, encoding: str, data: Path, targets
     return total / (windows // rows)
 
 
-def train_command(options: argparse.Namespace) -> None:
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("run", type=Path, help="folder of the run to repeat")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--lengths", default="512,1024")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--fp32", action="store_true", help="all arithmetic in fp32")
+    parser.add_argument("--compile-mode", choices=COMPILE_MODES, default="default")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_options()
     config = read_config(options.run / "config.toml")
     check_settings(config)
     if config["position"].get("weight_deviation", 0) != 0:
@@ -94,51 +103,6 @@ def train_command(options: argparse.Namespace) -> None:
     ours = {str(each["length"]): each["perplexity"] for each in evaluation["lengths"]}
     for length, perplexity in result["perplexity"].items():
         print(f"{encoding} @{length}: PyTorch {perplexity:.3f}, carope {ours.get(length) or math.nan:.3f}")
-
-
-def perplexities(runs: Path, encoding: str, length: str) -> list[float]:
-    """Of the program, one a seed."""
-    found: list[float] = []
-    for path in sorted(runs.glob(f"{encoding}-seed*/evaluation.json")):
-        lengths = json.loads(path.read_text())["lengths"]
-        found += [each["perplexity"] for each in lengths if str(each["length"]) == length and each["perplexity"]]
-    return found
-
-
-def table_command(options: argparse.Namespace) -> None:
-    results = [json.loads(path.read_text()) for path in options.results]
-    print("| encoding | length | this program, its seeds | PyTorch, seed | PyTorch | distance, in deviations |")
-    print("|---|---:|---:|---:|---:|---:|")
-    for result in sorted(results, key=lambda each: (each["encoding"], each["seed"])):
-        for length, theirs in result["perplexity"].items():
-            ours = perplexities(options.runs, result["encoding"], length)
-            if not ours:
-                raise SystemExit(f"{options.runs} has no perplexity of {result['encoding']} at {length}; score it first")
-            mean = statistics.mean(ours)
-            deviation = statistics.stdev(ours) if len(ours) > 1 else 0.0
-            cells = [result["encoding"], length]
-            cells.append(f"{mean:.2f} ± {deviation:.2f} ({len(ours)} seeds)" if deviation else f"{mean:.2f} (one seed)")
-            cells += [str(result["seed"]), f"{theirs:.2f}", f"{(theirs - mean) / deviation:+.1f}" if deviation else "–"]
-            print(f"| {' | '.join(cells)} |")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    commands = parser.add_subparsers(required=True)
-    training = commands.add_parser("train")
-    training.add_argument("run", type=Path, help="folder of the run to repeat")
-    training.add_argument("--out", type=Path, required=True)
-    training.add_argument("--lengths", default="512,1024")
-    training.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    training.add_argument("--fp32", action="store_true", help="all arithmetic in fp32")
-    training.add_argument("--compile-mode", choices=COMPILE_MODES, default="default")
-    training.set_defaults(command=train_command)
-    table = commands.add_parser("table")
-    table.add_argument("runs", type=Path, help="folder of the program's runs")
-    table.add_argument("results", type=Path, nargs="+")
-    table.set_defaults(command=table_command)
-    options = parser.parse_args()
-    options.command(options)
 
 
 if __name__ == "__main__":

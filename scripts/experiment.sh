@@ -66,7 +66,7 @@ small() { reproduce --preset small-short --out "$runs/small-short"; }
 
 repeat() {
   [ -s "$runs/pytorch/$1-seed1.json" ] ||
-    within_time "${CAROPE_PYTHON:-python3}" bench/peer_experiment.py train "$runs/tiny-short/$1-seed1" --lengths "$2" \
+    within_time "${CAROPE_PYTHON:-python3}" bench/peer_experiment.py "$runs/tiny-short/$1-seed1" --lengths "$2" \
       --out "$runs/pytorch/$1-seed1.json"
 }
 
@@ -85,8 +85,7 @@ report() {
     fi
   done
   if [ -d "$runs/tiny-short/parts" ] && compgen -G "$runs/pytorch/*.json" >/dev/null; then
-    "${CAROPE_PYTHON:-python3}" bench/peer_experiment.py table "$runs/tiny-short" "$runs"/pytorch/*.json \
-      >"$runs/tiny-short/parts/pytorch.md"
+    python3 bench/peer_table.py "$runs/tiny-short" "$runs"/pytorch/*.json >"$runs/tiny-short/parts/pytorch.md"
   fi
 }
 
@@ -111,7 +110,7 @@ pack() {
 }
 
 publish() {
-  local folders folder size seed
+  local folders folder size seed also
   mapfile -t folders < <(present tiny-short small-short)
   [ ${#folders[@]} -gt 0 ] || { echo "$runs has no runs to publish; name their folder with --runs." >&2; exit 1; }
   report
@@ -126,8 +125,11 @@ publish() {
     cp "$runs/$folder/results.json" "$runs/$folder"/parts/* "$copy/results/$size"
     for seed in 1 2 3; do
       if compgen -G "$copy/$folder/*-seed$seed" >/dev/null; then
+        also=()
+        [ "$seed" -gt 1 ] || also=(experiment.json)  # which says what runs there are, in which order
         # The same runs give the same bytes, so that publishing again changes only what is new.
-        (cd "$copy/$folder" && tar c --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -- *-seed"$seed") |
+        (cd "$copy/$folder" &&
+          tar c --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -- "${also[@]}" *-seed"$seed") |
           xz -9 >"$copy/results/$size/records-seed$seed.tar.xz"
       fi
     done
@@ -137,7 +139,7 @@ publish() {
   fi
   rm -rf docs/results
   cp -r "$copy/results" docs/results
-  "${CAROPE_PYTHON:-python3}" scripts/fill_tables.py docs/results.md README.md
+  python3 scripts/fill_tables.py docs/results.md README.md
 }
 
 for step in "${steps[@]}"; do
