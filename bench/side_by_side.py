@@ -104,14 +104,18 @@ class Comparison:
     def compare(self, case: Case) -> list[tuple[Measurement, Measurement]]:
         """Measurements of both systems, round by round."""
         rounds: list[tuple[Measurement, Measurement]] = []
-        (ours, our_trial), (theirs, their_trial) = (self.best(case, makers) for makers in self.candidates(case))
+        begun: list[tuple[System, list[Measurement]]] = []
         try:
+            for makers in self.candidates(case):
+                begun.append(self.best(case, makers))
             while len(rounds) < self.options.rounds and (not rounds or time.monotonic() < self.deadline):
-                steps = self.options.steps
-                rounds.append((self.measure(case, "round", ours, steps), self.measure(case, "round", theirs, steps)))
+                for system, lines in begun:
+                    lines.append(self.measure(case, "round", system, self.options.steps))
+                ours, theirs = (lines[-1] for _, lines in begun)
+                rounds.append((ours, theirs))
         finally:
-            self.keep(our_trial + [line for line, _ in rounds], ours)
-            self.keep(their_trial + [line for _, line in rounds], theirs)
+            for system, lines in begun:
+                self.keep(lines, system)
         return rounds
 
     def run(self, cases: list[Case]) -> list[str]:
@@ -193,6 +197,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("side_by_side.jsonl"), help="all measurements, appended")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args(arguments[:split])
+    for program in filter(None, (options.carope, options.llmc)):
+        if not program.is_file():
+            parser.error(f"{program} does not exist; build it, or name it with --carope or --llmc")
     options.carope_arguments = tuple(arguments[split + 1 :])
     options.peer_micro_batches = options.peer_micro_batches or options.micro_batches
     if options.quick:

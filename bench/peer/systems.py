@@ -204,6 +204,8 @@ class LlmC:
     depths = {"gpt-small": "d12", "gpt-tiny": "d6"}  # d6 as docs/benchmarks/gpu.md says
 
     def __init__(self, setup: Setup, case: Case, micro_batch: int, program: Path, watch: MemoryWatch) -> None:
+        if case.model not in self.depths:
+            raise Failure(f"llm.c has none of this size; it can be compared with {', '.join(self.depths)}")
         self.setup, self.watch = setup, watch
         self.choice = f"{micro_batch}"
         shards = {"-i": f"{setup.data}/*_train_*.bin", "-j": f"{setup.data}/*_val_*.bin"}
