@@ -98,7 +98,6 @@ bool is_norm(const NormWeights& norm, std::int64_t width) {
 
 /// Sets the shape; layers must all be alike, as the kernel takes them.
 bool TokenPassOnCuda::suits(const TokenModel& model) {
-  constexpr std::int64_t kMostWidth = 2048;
   constexpr std::int64_t kUnitWidth = 64;
   // What 32 bits are enough for: to find a block's rows, and a key.
   constexpr std::int64_t kMostRows = 1 << 21;

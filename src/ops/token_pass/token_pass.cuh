@@ -17,6 +17,8 @@ inline constexpr int kPassWarps = kPassThreads / static_cast<int>(kWarp);
 inline constexpr int kBlockThreads = kPassThreads + static_cast<int>(kWarp);  // one warp brings
 inline constexpr int kStepColumns = 256;  // of the bf16 vectors that a warp takes at once
 inline constexpr int kLaneColumns = 8;    // of one of these, in a lane
+inline constexpr int kNormColumns = 128;  // that a warp normalises at once
+inline constexpr int kMostWidth = 2048;
 
 enum Matrix : std::uint8_t { kQkv, kAttentionOut, kMlpIn, kMlpOut, kClassifier };
 inline constexpr int kLayerMatrices = 4;
@@ -177,6 +179,7 @@ struct PassMemory {
   int residual;  // bf16 [C] before a layer
   int middle;    // bf16 [C] the residual after its attention
   int normed;    // bf16 [C]
+  int moments;   // f32 [kMostWidth / kNormColumns, 2]: of what warps normalise
   int attended;  // bf16 [C]
   int hidden;    // bf16 [4C]
   int head;      // q f32 [D], then k and v bf16 [D] of the head that a block attends for
@@ -203,6 +206,7 @@ struct PassMemory {
     residual = take(row);
     middle = take(row);
     normed = take(row);
+    moments = take(kMostWidth / kNormColumns * 2 * kFloat);
     attended = take(row);
     hidden = take(4 * row);
     head = take(shape.dim * static_cast<int>(sizeof(float) + 2 * sizeof(bf16)));

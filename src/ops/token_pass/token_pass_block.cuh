@@ -1,17 +1,12 @@
 #pragma once
 
 #include "ops/matmul/gelu.cuh"
-#include "ops/norm.h"
 #include "ops/token_pass/token_attention.cuh"
 #include "ops/token_pass/token_bringer.cuh"
 #include "ops/token_pass/token_gate.cuh"
+#include "ops/token_pass/token_norm.cuh"
 
 namespace carope::cuda {
-
-/// Gain and shift of the columns that a thread normalises.
-struct NormShare {
-  float gain[kLaneColumns], shift[kLaneColumns];
-};
 
 /// A block's part of a token pass. Weights do not depend on the token: one warp brings the others
 /// their rows while blocks wait for each other. What else a phase needs of what is known before, a
@@ -42,11 +37,14 @@ class PassBlock {
     for (int i = 0; i < shape_.layers; ++i) {
       const LayerPointers& layer = layers_[i];
       gate_.prepare(layer);
-      NormShare norm = share_of(layer.attention_norm);
+      NormShare norm = norm_.share_of(layer.attention_norm);
       OwnRows rows = rows_of<kQkv>(layer);
-      receive_residual(i == 0);
+      if (i == 0) {
+        norm_.take(args_.embedding, norm, residual_);
+      } else {
+        norm_.receive(args_.residual, tag_, norm, residual_);
+      }
       ++tag_;
-      normalise(norm, residual_);
       gate_.run(normed_);
       multiply<kQkv>(layer, rows, normed_, [&](int item, const float(&sums)[2]) {
         const std::uint32_t word = sum_of(sums, rows.biases);
@@ -70,11 +68,9 @@ class PassBlock {
         });
       }
 
-      norm = share_of(layer.mlp_norm);
+      norm = norm_.share_of(layer.mlp_norm);
       rows = rows_of<kMlpIn>(layer);
-      receive(args_.middle, width_, middle_);
-      sync_pass();
-      normalise(norm, middle_);
+      norm_.receive(args_.middle, tag_, norm, middle_);
       multiply<kMlpIn>(layer, rows, normed_, [&](int item, const float(&sums)[2]) {
         publish_copies(args_.hidden, item / 2, gelu_of_pair(sum_of(sums, rows.biases)));
       });
@@ -87,23 +83,22 @@ class PassBlock {
         finish_layer(layer);
       }
     }
-    const NormShare norm = share_of(args_.final_norm);
-    receive_residual(false);
+    const NormShare norm = norm_.share_of(args_.final_norm);
+    norm_.receive(args_.residual, tag_, norm, residual_);
     if (blockIdx.x == 0 && thread_ == 0) {
       *args_.last_tag = tag_;  // all blocks have read it: what was received comes from all
     }
-    normalise(norm, residual_);
     classify();
   }
 
  private:
   static constexpr int kVectors = Shape::kVectors;
-  static_assert(kVectors <= kPassWarps);             // a warp normalises one vector of columns
   static constexpr bool kRowsAhead = kVectors <= 4;  // whether there are registers for them
   static constexpr int kSumLanes = 8;  // lanes 4 n + n / 2, which have the diagonal of products
   static constexpr int kSumStep = 4;   // from one to the next of the other parity
 
   using Row = RawRow<bf16, kLaneColumns>;  // a lane's share of one
+  using NormShare = typename TokenNorm<Shape>::Share;
 
   /// The items that a warp has of a matrix, and what it knows of the first two before it has what
   /// to multiply them by.
@@ -132,6 +127,7 @@ class PassBlock {
         items_(reinterpret_cast<Range*>(shared + at.items)),
         sums_(reinterpret_cast<float*>(shared + at.sums)),
         part_(TokenPart::of(args, shape_)),
+        norm_(args, normed_, shared, at),
         attention_(args, part_, shared, at),
         gate_(args, part_, ring_of(args, shape_, shared, at, kPassWarps)),
         bringer_(args, shared, at, part_),
@@ -173,16 +169,6 @@ class PassBlock {
     }
   }
   __device__ Range items_of(Matrix matrix) const { return items_[warp_ * kMatrices + matrix]; }
-
-  __device__ NormShare share_of(const NormPointers& norm) const {
-    NormShare share{};
-    const int column = thread_ * kLaneColumns;
-    if (column < width_) {
-      load_floats(norm.gain + column, share.gain);
-      load_floats(norm.shift + column, share.shift);
-    }
-    return share;
-  }
 
   // Two bf16 in a word.
   __device__ static void unpack_pair(std::uint32_t word, float (&values)[2]) {
@@ -257,59 +243,6 @@ class PassBlock {
         }
       }
     }
-  }
-
-  /// The residual before a layer: the token's embedding, or what the layer before left.
-  __device__ void receive_residual(bool first) const {
-    if (first) {
-      for (int c = thread_ * kLaneColumns; c < width_; c += kPassThreads * kLaneColumns) {
-        Vec<bf16, kLaneColumns>::load(args_.embedding + c).store(residual_ + c);
-      }
-    } else {
-      receive(args_.residual, width_, residual_);
-    }
-    sync_pass();
-  }
-
-  /// normed = the normalised x [C]. Warps that have a vector of columns each read the whole row,
-  /// and add up in the order of the other kernels of the norm.
-  __device__ void normalise(const NormShare& share, const bf16* x) const {
-    if (warp_ * kStepColumns < width_) {
-      Row vectors[kVectors];
-      float sum = 0.0F;
-      load_vectors(x, vectors);
-      for_each_vector([&](int i, int) {
-        float values[kLaneColumns];
-        unpack(vectors[i], values);
-#pragma unroll
-        for (int k = 0; k < kLaneColumns; ++k) {
-          sum += values[k];
-        }
-      });
-      const auto width = static_cast<float>(width_);
-      const float mean = warp_sum(sum) / width;
-      float squares = 0.0F;
-      for_each_vector([&](int i, int) {
-        float values[kLaneColumns];
-        unpack(vectors[i], values);
-#pragma unroll
-        for (int k = 0; k < kLaneColumns; ++k) {
-          const float centred = values[k] - mean;
-          squares += centred * centred;
-        }
-      });
-      const float rstd = rsqrtf(warp_sum(squares) / width + kNormEpsilon);
-      if (const int column = thread_ * kLaneColumns; column < width_) {
-        float values[kLaneColumns];
-        unpack(Row::load(x + column), values);
-#pragma unroll
-        for (int k = 0; k < kLaneColumns; ++k) {
-          values[k] = (values[k] - mean) * rstd * share.gain[k] + share.shift[k];
-        }
-        pack<bf16>(values).store(normed_ + column);
-      }
-    }
-    sync_pass();
   }
 
   template <class Visit>
@@ -481,6 +414,7 @@ class PassBlock {
   Range* items_;  // [warps, kMatrices]
   float* sums_;
   TokenPart part_;
+  TokenNorm<Shape> norm_;
   TokenAttention<Shape> attention_;
   TokenGate<Shape> gate_;
   TokenBringer<Shape> bringer_;
