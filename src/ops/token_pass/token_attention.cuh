@@ -50,12 +50,12 @@ class TokenAttention {
     if (warp_ == 0) {
       rotate(turns, tag);
     }
+    const Round round = take(layer, part_.first);
     sync_pass();
-    const float max = attend(layer, slope);
+    const float max = attend(layer, slope, round);
     sync_pass();
     publish_part(max, tag);
-    if (const auto i = static_cast<int>(threadIdx.x);
-        i < dim_ && part_.last == part_.position + 1) {
+    if (const auto i = static_cast<int>(threadIdx.x); i < dim_ && part_.has_token()) {
       const int place = part_.position * shape_.width + part_.head * dim_ + i;
       layer.keys[place] = key_[i];
       layer.values[place] = value_[i];
@@ -109,26 +109,59 @@ class TokenAttention {
 
   using Row = RawRow<bf16, kLaneColumns>;
 
+  /// What a thread has of as many keys and values as are on their way at once.
+  struct Round {
+    Row keys[kKeysAtOnce], values[kKeysAtOnce];
+  };
+
   // What this thread has of the key number j of its group's, or of the value, before it needs it.
   __device__ bf16* cached_key(int j) const { return cached_ + j * kPassThreads * kLaneColumns; }
   __device__ bf16* cached_value(int j) const { return cached_key(kKeysAtOnce + j); }
 
-  /// Key number j of a group's from `start` on; past the end the last one again.
-  __device__ int key_at(int start, int j) const {
-    return min(start + j * groups_ + group_, part_.last - 1);
-  }
+  /// Key number j of a group's from `start` on, which may be past the end.
+  __device__ int key_at(int start, int j) const { return start + j * groups_ + group_; }
 
-  /// Asks for the keys and values that a group has from key `start` on.
+  /// Asks for the keys and values that a group has from key `start` on; past those in the cache for
+  /// the last one again.
   __device__ void load(const LayerPointers& layer, int start) const {
 #pragma unroll
     for (int j = 0; j < kKeysAtOnce; ++j) {
-      if (start + j * groups_ < part_.last) {
-        const int place = key_at(start, j) * shape_.width + part_.head * dim_ + column_;
+      if (start + j * groups_ < part_.cached()) {
+        const int key = min(key_at(start, j), part_.cached() - 1);
+        const int place = key * shape_.width + part_.head * dim_ + column_;
         copy_16_bytes(shared_address(cached_key(j)), layer.keys + place, true);
         copy_16_bytes(shared_address(cached_value(j)), layer.values + place, true);
       }
     }
     close_copies();
+  }
+
+  /// Takes what was asked for, each thread what it has asked for itself, and asks for what follows.
+  /// The first is taken before the query is there: all warps at once wait for shared memory as long
+  /// as their scores take.
+  __device__ Round take(const LayerPointers& layer, int start) const {
+    wait_for_copies<0>();
+    Round round;
+#pragma unroll
+    for (int j = 0; j < kKeysAtOnce; ++j) {
+      round.keys[j] = Row::load(cached_key(j));
+      round.values[j] = start + j * groups_ < part_.cached() ? Row::load(cached_value(j)) : Row{};
+    }
+    if (const int next = start + kKeysAtOnce * groups_; next < part_.cached()) {
+      load(layer, next);
+    }
+    return round;
+  }
+
+  /// Puts the token's own key and value into their place.
+  __device__ void put_own(int start, Round& round) const {
+#pragma unroll
+    for (int j = 0; j < kKeysAtOnce; ++j) {
+      if (key_at(start, j) == part_.position) {
+        round.keys[j] = Row::load(key_ + column_);
+        round.values[j] = Row::load(value_ + column_);
+      }
+    }
   }
 
   /// Of a word of two bf16, the element of this number.
@@ -178,35 +211,29 @@ class TokenAttention {
   }
 
   /// Leaves the sums of each warp in shared memory, of exponentials relative to the part's largest
-  /// score, which it returns.
-  __device__ float attend(const LayerPointers& layer, float slope) const {
+  /// score, which it returns. `round` is the first.
+  __device__ float attend(const LayerPointers& layer, float slope, Round round) const {
     float q[kLaneColumns];
     load_floats(query_ + column_, q);
     float max = tiled::kNegativeInfinity;
     float sum = 0.0F;
     float out[kLaneColumns] = {};
-    const int round_keys = kKeysAtOnce * groups_;
     int side = 0;  // of the places for maxima: some may still read those of the round before
-    for (int start = part_.first; start < part_.last; start += round_keys, side ^= 1) {
+    int start = part_.first;
+    while (true) {
+      if (part_.has_token()) {
+        put_own(start, round);
+      }
       float scores[kKeysAtOnce];
-      Row values[kKeysAtOnce];
-      wait_for_copies<0>();  // a thread reads only what it has asked for itself
 #pragma unroll
       for (int j = 0; j < kKeysAtOnce; ++j) {
-        const bool own = key_at(start, j) == part_.position;  // not in the cache when that was read
         float k[kLaneColumns];
-        unpack(Row::load(own ? key_ + column_ : cached_key(j)), k);
-        values[j] = start + j * groups_ < part_.last
-                        ? Row::load(own ? value_ + column_ : cached_value(j))
-                        : Row{};
+        unpack(round.keys[j], k);
         scores[j] = 0.0F;
 #pragma unroll
         for (int i = 0; i < kLaneColumns; ++i) {
           scores[j] += q[i] * k[i];
         }
-      }
-      if (start + round_keys < part_.last) {
-        load(layer, start + round_keys);
       }
 #pragma unroll
       for (int step = kMostLanes / 2; step > 0; step /= 2) {
@@ -220,7 +247,7 @@ class TokenAttention {
       float largest = tiled::kNegativeInfinity;
 #pragma unroll
       for (int j = 0; j < kKeysAtOnce; ++j) {
-        const int key = start + j * groups_ + group_;
+        const int key = key_at(start, j);
         scores[j] = key < part_.last ? scores[j] - slope * static_cast<float>(part_.position - key)
                                      : tiled::kNegativeInfinity;
         largest = fmaxf(largest, scores[j]);
@@ -237,13 +264,19 @@ class TokenAttention {
       for (int j = 0; j < kKeysAtOnce; ++j) {
         const float e = expf(scores[j] - shift);
         float v[kLaneColumns];
-        unpack(values[j], v);
+        unpack(round.values[j], v);
         sum += e;
 #pragma unroll
         for (int i = 0; i < kLaneColumns; ++i) {
           out[i] += e * v[i];
         }
       }
+      start += kKeysAtOnce * groups_;
+      if (start >= part_.last) {
+        break;
+      }
+      side ^= 1;
+      round = take(layer, start);
     }
     add_groups(sum, out);
     return max;

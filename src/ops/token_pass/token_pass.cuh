@@ -143,6 +143,9 @@ struct TokenPart {
   }
 
   __device__ bool works() const { return head >= 0; }
+  /// Whether the token's own key is among them, the last, which is not in the cache yet.
+  __device__ bool has_token() const { return last > position; }
+  __device__ int cached() const { return min(last, position); }  // the end of the others
 };
 
 /// How far the pairs turn that a lane of a block's first warp has.
