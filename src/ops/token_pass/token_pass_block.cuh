@@ -45,13 +45,13 @@ class PassBlock {
         norm_.receive(args_.residual, tag_, norm, residual_);
       }
       ++tag_;
-      gate_.run(normed_);
       multiply<kQkv>(layer, rows, normed_, [&](int item, const float(&sums)[2]) {
         const std::uint32_t word = sum_of(sums, rows.biases);
         if (lane_ == 0) {
           publish(args_.qkv + item / 2, word, tag_);
         }
       });
+      gate_.run(normed_);  // while the words of all are on their way
 
       attention_.run(layer, gate_.turns(), tag_);
       if (units_[kAttentionOut].count() > 0) {
