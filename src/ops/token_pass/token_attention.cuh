@@ -18,8 +18,8 @@ class TokenAttention {
         shape_(args.shape),
         part_(part),
         dim_(shape_.dim),
-        query_(reinterpret_cast<float*>(shared + at.head)),
-        key_(reinterpret_cast<bf16*>(query_ + dim_)),
+        query_(reinterpret_cast<bf16*>(shared + at.head)),
+        key_(query_ + dim_),
         value_(key_ + dim_),
         warp_max_(reinterpret_cast<float*>(shared + at.parts)),
         warp_sum_(warp_max_ + 2 * kPassWarps),
@@ -105,7 +105,7 @@ class TokenAttention {
 
  private:
   static constexpr int kKeysAtOnce = keys_at_once(Shape::kVectors);
-  static constexpr int kFewestLanes = 4, kMostLanes = 16;  // of heads of 32 and of 128
+  static constexpr int kFewestLanes = 4;  // of heads of 32
 
   using Row = RawRow<bf16, kLaneColumns>;
 
@@ -176,7 +176,7 @@ class TokenAttention {
     return __uint_as_float(index % 2 == 0 ? word << 16 : word & 0xFFFF0000);
   }
 
-  /// By the first warp: q, times the scale of scores, and k and v in shared memory.
+  /// By the first warp: q, k and v in shared memory.
   __device__ void rotate(const PairTurns& turns, std::uint32_t tag) const {
 #pragma unroll
     for (int n = 0; n < kLanePairs; ++n) {
@@ -204,7 +204,7 @@ class TokenAttention {
       query[0] = p == 0 && isnan(turns.logit) ? turns.logit : query[0];
 #pragma unroll
       for (int side = 0; side < 2; ++side) {
-        query_[at[side]] = to_float(from_float<bf16>(query[side])) * args_.scale;
+        query_[at[side]] = from_float<bf16>(query[side]);
         key_[at[side]] = from_float<bf16>(key[side]);
         value_[at[side]] = from_float<bf16>(value[side]);
       }
@@ -220,8 +220,7 @@ class TokenAttention {
   /// Leaves the sums of each warp in shared memory, of exponentials relative to the part's largest
   /// score, which it returns. `round` is the first.
   __device__ float attend(const LayerPointers& layer, float slope, Round round) const {
-    float q[kLaneColumns];
-    load_floats(query_ + column_, q);
+    const Row query = Row::load(query_ + column_);
     float max = tiled::kNegativeInfinity;
     float sum = 0.0F;
     float out[kLaneColumns] = {};
@@ -232,31 +231,14 @@ class TokenAttention {
         put_own(start, round);
       }
       float scores[kKeysAtOnce];
-#pragma unroll
-      for (int j = 0; j < kKeysAtOnce; ++j) {
-        float k[kLaneColumns];
-        unpack(round.keys[j], k);
-        scores[j] = 0.0F;
-#pragma unroll
-        for (int i = 0; i < kLaneColumns; ++i) {
-          scores[j] += q[i] * k[i];
-        }
-      }
-#pragma unroll
-      for (int step = kMostLanes / 2; step > 0; step /= 2) {
-        if (step < lanes_) {
-#pragma unroll
-          for (float& score : scores) {
-            score += __shfl_xor_sync(kAllLanes, score, step);
-          }
-        }
-      }
+      score(query, round.keys, scores);
       float largest = tiled::kNegativeInfinity;
 #pragma unroll
       for (int j = 0; j < kKeysAtOnce; ++j) {
         const int key = key_at(start, j);
-        scores[j] = key < part_.last ? scores[j] - slope * static_cast<float>(part_.position - key)
-                                     : tiled::kNegativeInfinity;
+        const float bias = slope * static_cast<float>(part_.position - key);
+        scores[j] =
+            key < part_.last ? fmaf(scores[j], args_.scale, -bias) : tiled::kNegativeInfinity;
         largest = fmaxf(largest, scores[j]);
       }
       const float shift = block_max(largest, max, warp_max_ + side * kPassWarps);
@@ -287,6 +269,42 @@ class TokenAttention {
     }
     add_groups(sum, out);
     return max;
+  }
+
+  /// The products of the query and a group's keys, in all lanes of the group. Tensor cores multiply
+  /// what each four lanes have of a key by what each four have of the query, and a lane takes a
+  /// product of the same columns: to take numbers apart and multiply them one by one would take
+  /// five times the instructions.
+  __device__ void score(const Row& query, const Row (&keys)[kKeysAtOnce],
+                        float (&scores)[kKeysAtOnce]) const {
+    const int fours = lanes_ / kFewestLanes;  // of a key
+    const int four = lane_ / kFewestLanes;
+    const bool odd = four % 2 == 1;
+    const int column = 2 * (lane_ % kFewestLanes) + four % 2;  // of the products
+    const bool own = (column - four) % fours == 0;             // or its neighbour's is
+#pragma unroll
+    for (int j = 0; j < kKeysAtOnce; j += 2) {
+      float products[4] = {};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const auto word = [&](const Row& row, int index) { return row.words.at[2 * half + index]; };
+        multiply_add(products,
+                     Fragment{{word(keys[j], 0), word(keys[j + 1], 0), word(keys[j], 1),
+                               word(keys[j + 1], 1)}},
+                     word(query, 0), word(query, 1));
+      }
+      scores[j] = own ? (odd ? products[1] : products[0]) : 0.0F;
+      scores[j + 1] = own ? (odd ? products[3] : products[2]) : 0.0F;
+    }
+#pragma unroll
+    for (const int step : {1, kFewestLanes, 2 * kFewestLanes}) {
+      if (step == kFewestLanes ? fours > 1 : fours > 2) {
+#pragma unroll
+        for (float& x : scores) {
+          x += __shfl_xor_sync(kAllLanes, x, step);
+        }
+      }
+    }
   }
 
   /// The largest of `before` and what the block's threads have, in lanes that share a key the same.
@@ -382,7 +400,7 @@ class TokenAttention {
   Shape shape_;
   TokenPart part_;
   int dim_;
-  float* query_;
+  bf16* query_;
   bf16* key_;
   bf16* value_;
   float* warp_max_;  // [2, warps]

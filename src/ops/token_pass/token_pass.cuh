@@ -185,7 +185,7 @@ struct PassMemory {
   int moments;   // f32 [kMostWidth / kNormColumns, 2]: of what warps normalise
   int attended;  // bf16 [C]
   int hidden;    // bf16 [4C]
-  int head;      // q f32 [D], then k and v bf16 [D] of the head that a block attends for
+  int head;      // bf16 [3, D]: q, k and v of the head that a block attends for
   int parts;     // f32 [warps, 3 + D]: the warps' parts of attention
   int cached;    // bf16 [2, keys_at_once(), threads, kLaneColumns] keys and values
   int units;     // Range [kMatrices]: the block's
@@ -212,7 +212,7 @@ struct PassMemory {
     moments = take(kMostWidth / kNormColumns * 2 * kFloat);
     attended = take(row);
     hidden = take(4 * row);
-    head = take(shape.dim * static_cast<int>(sizeof(float) + 2 * sizeof(bf16)));
+    head = take(3 * shape.dim * static_cast<int>(sizeof(bf16)));
     parts = take(kPassWarps * (3 + shape.dim) * kFloat);
     cached = take(2 * keys_at_once((shape.width + kStepColumns - 1) / kStepColumns) * kPassThreads *
                   kLaneColumns * static_cast<int>(sizeof(bf16)));
