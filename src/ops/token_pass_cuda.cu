@@ -170,8 +170,9 @@ bool TokenPassOnCuda::fits(const Context& ctx) {
   while (args_.slots >= kFewestSlots && bytes_with(args_.slots) > most_bytes) {
     --args_.slots;
   }
-  // A block has no more than one head.
-  if (cooperative == 0 || args_.shape.heads > blocks_ ||
+  // A block has no more than one head, and a thread no more than one of the MLP's results.
+  const int results = (units_of(args_.shape, kMlpOut) + blocks_ - 1) / blocks_ * kCopies;
+  if (cooperative == 0 || args_.shape.heads > blocks_ || results > kPassThreads ||
       compiled.maxThreadsPerBlock < kBlockThreads || args_.slots < kFewestSlots) {
     return false;
   }
@@ -192,8 +193,7 @@ LayerPointers pointers_to(const TokenLayer& layer) {
                       data_of<bf16>(layer.mlp_in_weight), data_of<bf16>(layer.mlp_out_weight)},
           .biases = {data_of<bf16>(layer.qkv_bias), data_of<bf16>(layer.attention_out_bias),
                      data_of<bf16>(layer.mlp_in_bias), data_of<bf16>(layer.mlp_out_bias)},
-          .attention_norm = pointers_to(layer.attention_norm),
-          .mlp_norm = pointers_to(layer.mlp_norm),
+          .norms = {pointers_to(layer.attention_norm), pointers_to(layer.mlp_norm)},
           .keys = data_of<bf16>(layer.cache.keys),
           .values = data_of<bf16>(layer.cache.values),
           .gate_weight = data_of<float>(r.gate_weight),
@@ -229,13 +229,13 @@ void TokenPassOnCuda::point_to(const Context& ctx, const TokenModel& model) {
       return CopiedWords{words(std::int64_t{kCopies} * count), count};
     };
     args_.last_tag = data_of<std::uint32_t>(arena.take({{1}, DType::kU32}));
-    args_.qkv = words(units_of(shape, kQkv));
-    args_.attended = copied(shape.width / 2);
+    args_.qkv = {words(units_of(shape, kQkv)), units_of(shape, kQkv)};
+    args_.inputs[kQkv] = copied(units_of(shape, kMlpOut));
+    args_.inputs[kAttentionOut] = copied(shape.width / 2);
+    args_.inputs[kMlpIn] = copied(units_of(shape, kAttentionOut));
+    args_.inputs[kMlpOut] = copied(units_of(shape, kMlpIn));
     args_.part_softmax = copied(args_.most_parts * shape.heads * 2);
     args_.part_out = copied(args_.most_parts * shape.width);
-    args_.middle = copied(units_of(shape, kAttentionOut));
-    args_.hidden = copied(units_of(shape, kMlpIn));
-    args_.residual = copied(units_of(shape, kMlpOut));
   });
   arena_.clear();
 }

@@ -50,6 +50,12 @@ class CopyRing {
     return true;
   }
 
+  /// Goes on with the row of this number, counted from 0: instead of a count that a thread keeps.
+  __device__ void go_to(int row) {
+    slot_ = row % slots_;
+    round_ = row / slots_;
+  }
+
   /// By every lane of the warp that has the rows: the row that was asked for longest ago, or
   /// `later` rows after it, fewer than there are slots.
   __device__ const std::byte* wait(int later = 0) const {

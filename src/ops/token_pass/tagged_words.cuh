@@ -20,9 +20,14 @@ struct CopiedWords {
   TaggedWord* first;
   int count;  // of a copy
 
-  __device__ TaggedWord* copy(int index) const { return first + index * count; }
-  /// The one that this block reads.
-  __device__ const TaggedWord* own() const { return copy(static_cast<int>(blockIdx.x) % kCopies); }
+  /// Added up in 32 bits: addresses are to take few registers.
+  __device__ TaggedWord* at(int copy, int index) const {
+    return first + static_cast<std::uint32_t>(copy * count + index);
+  }
+  /// In the copy that this block reads.
+  __device__ const TaggedWord* own(int index) const {
+    return at(static_cast<int>(blockIdx.x % kCopies), index);
+  }
 };
 
 __device__ inline void publish(TaggedWord* to, std::uint32_t value, std::uint32_t tag) {

@@ -67,8 +67,6 @@ class TokenAttention {
     constexpr int kAtOnce = 3;
     const int width = shape_.width;
     const int heads = shape_.heads;
-    const TaggedWord* softmaxes = args_.part_softmax.own();
-    const TaggedWord* outs = args_.part_out.own();
     for (auto c = static_cast<int>(threadIdx.x) * 2; c < width; c += kPassThreads * 2) {
       const int h = c / dim_;
       PartialSoftmax<2> all;
@@ -78,7 +76,8 @@ class TokenAttention {
             tag, values,
             [&](int i) {
               const int part = begin + i / 2;
-              return i % 2 == 0 ? softmaxes + (part * heads + h) * 2 : outs + part * width + c;
+              return i % 2 == 0 ? args_.part_softmax.own((part * heads + h) * 2)
+                                : args_.part_out.own(part * width + c);
             },
             [&](int i) { return begin + i / 2 < part_.parts; });
         float max[kAtOnce];
@@ -124,14 +123,12 @@ class TokenAttention {
   /// Asks for the keys and values that a group has from key `start` on; past those in the cache for
   /// the last one again.
   __device__ void load(const LayerPointers& layer, int start) const {
-#pragma unroll
-    for (int j = 0; j < kKeysAtOnce; ++j) {
-      if (start + j * groups_ < part_.cached()) {
-        const int key = min(key_at(start, j), part_.cached() - 1);
-        const int place = key * shape_.width + part_.head * dim_ + column_;
-        copy_16_bytes(shared_address(cached_key(j)), layer.keys + place, true);
-        copy_16_bytes(shared_address(cached_value(j)), layer.values + place, true);
-      }
+#pragma unroll 1
+    for (int j = 0; j < kKeysAtOnce && start + j * groups_ < part_.cached(); ++j) {
+      const int key = min(key_at(start, j), part_.cached() - 1);
+      const int place = key * shape_.width + part_.head * dim_ + column_;
+      copy_16_bytes(shared_address(cached_key(j)), layer.keys + place, true);
+      copy_16_bytes(shared_address(cached_value(j)), layer.values + place, true);
     }
     close_copies();
   }
@@ -186,7 +183,7 @@ class TokenAttention {
       }
       const int at[2] = {p * args_.head.step, p * args_.head.step + args_.head.partner};
       std::uint32_t words[6][1];  // two of q, k and v each
-      const TaggedWord* first = args_.qkv + part_.head * (dim_ / 2);
+      const TaggedWord* first = args_.qkv.first + part_.head * (dim_ / 2);
       float sine = 0.0F;
       float cosine = 1.0F;
       if (args_.has_gate || args_.increments != nullptr) {
@@ -382,15 +379,15 @@ class TokenAttention {
       out[1] += columns.at[1];
     }
     if (part_.parts == 1) {
-      publish(args_.attended.copy(copy) + column / kColumns,
+      publish(args_.inputs[kAttentionOut].at(copy, column / kColumns),
               packed_pair(__fdividef(out[0], sum), __fdividef(out[1], sum)), tag);
       return;
     }
-    TaggedWord* to = args_.part_out.copy(copy) + part_.index * shape_.width + column;
+    TaggedWord* to = args_.part_out.at(copy, part_.index * shape_.width + column);
     publish(to, out[0], tag);
     publish(to + 1, out[1], tag);
     if (c == 0) {
-      to = args_.part_softmax.copy(copy) + (part_.index * shape_.heads + part_.head) * 2;
+      to = args_.part_softmax.at(copy, (part_.index * shape_.heads + part_.head) * 2);
       publish(to, max, tag);
       publish(to + 1, sum, tag);
     }

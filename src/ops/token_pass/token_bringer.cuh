@@ -4,16 +4,18 @@
 
 namespace carope::cuda {
 
-/// The rings of a block's memory: one for each of its warps and, numbered after those, the one of
-/// the gate's weights.
+/// The ring of one of a block's warps, and the one of the gate's weights.
 template <class Shape>
-__device__ CopyRing ring_of(const PassArgs& args, const Shape& shape, std::byte* shared,
-                            const PassMemory& at, int index) {
-  const bool gate = index == kPassWarps;
-  const int row = shape.width * static_cast<int>(gate ? sizeof(float) : sizeof(bf16));
-  return {shared + (gate ? at.gate : at.slots + index * args.slots * row),
-          shared + at.barriers + index * args.slots * CopyRing::kBarrierBytes,
-          gate ? 1 : args.slots, row};
+__device__ CopyRing ring_of_warp(const PassArgs& args, const Shape& shape, std::byte* shared,
+                                 const PassMemory& at, int warp) {
+  const int row = shape.width * static_cast<int>(sizeof(bf16));
+  return {shared + at.slots + warp * args.slots * row,
+          shared + at.barriers + warp * args.slots * CopyRing::kBarrierBytes, args.slots, row};
+}
+template <class Shape>
+__device__ CopyRing ring_of_gate(const Shape& shape, std::byte* shared, const PassMemory& at) {
+  return {shared + at.gate, shared + at.gate_barriers, 1,
+          shape.width * static_cast<int>(sizeof(float))};
 }
 
 /// The warp of a block that brings weights: each of its lanes those of one ring, in the order of
@@ -29,7 +31,8 @@ class TokenBringer {
         layers_(reinterpret_cast<const LayerPointers*>(shared + at.layers)),
         items_(reinterpret_cast<const Range*>(shared + at.items) + lane() * kMatrices),
         gate_head_(args.has_gate ? part.head : -1),
-        ring_(ring_of(args, shape_, shared, at, lane())) {}
+        ring_(lane() < kPassWarps ? ring_of_warp(args, shape_, shared, at, lane())
+                                  : ring_of_gate(shape_, shared, at)) {}
 
   /// Until there is no next row. Lanes look by turns whether they have a free slot, and none waits.
   __device__ void run() {

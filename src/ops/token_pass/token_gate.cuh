@@ -30,17 +30,18 @@ class TokenGate {
   __device__ void prepare(const LayerPointers& layer) {
     if (works_) {
       for_each_pair([&](int i, int pair) { turns_.turns[i] = layer.phases[first() + pair]; });
-      bias_ = layer.gate_bias != nullptr ? layer.gate_bias[head_] : 0.0F;
+      turns_.logit = layer.gate_bias != nullptr ? layer.gate_bias[head_] : 0.0F;
     }
   }
 
-  /// Turns the clock. Adds up in the order of other layers of few rows. `normed` [C] is the layer's
-  /// input.
-  __device__ void run(const bf16* normed) {
+  /// Turns the clock of a layer. Adds up in the order of other layers of few rows. `normed` [C] is
+  /// the layer's input.
+  __device__ void run(int layer, const bf16* normed) {
     if (!works_) {
       return;
     }
-    turns_.logit = warp_sum(product(args_.gate_reads_embedding ? args_.embedding : normed)) + bias_;
+    weights_.go_to(layer);
+    turns_.logit += warp_sum(product(args_.gate_reads_embedding ? args_.embedding : normed));
     const Squares frequency = Squares::of(gate_of(turns_.logit).frequency);
     for_each_pair([&](int i, int pair) {
       Powers power(frequency, pair % kGroup, args_.exponent_start);
@@ -77,7 +78,7 @@ class TokenGate {
     constexpr int kColumns = 4;  // of a lane at once
     const auto* row = reinterpret_cast<const float*>(weights_.wait());
     float sum = 0.0F;
-#pragma unroll 4
+#pragma unroll 2
     for (int column = static_cast<int>(threadIdx.x % kWarp) * kColumns; column < shape_.width;
          column += kWarp * kColumns) {
       float values[kColumns], w[kColumns];
@@ -97,8 +98,7 @@ class TokenGate {
   bool works_, stores_;
   int head_;
   CopyRing weights_;
-  PairTurns turns_{};
-  float bias_ = 0.0F;
+  PairTurns turns_{};  // its logit is only the bias until run()
 };
 
 }  // namespace carope::cuda

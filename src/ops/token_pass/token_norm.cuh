@@ -75,7 +75,7 @@ class TokenNorm {
     Words x;
     if (warp_column(0) < shape_.width) {
       await(
-          tag, x, [&](int i) { return words.own() + column_of(i) / 2; },
+          tag, x, [&](int i) { return words.own(column_of(i) / 2); },
           [&](int i) { return column_of(i) < shape_.width; });
       share_moments(x);
     }

@@ -32,7 +32,7 @@ struct NormPointers {
 struct LayerPointers {
   const bf16* weights[kLayerMatrices];  // of each Matrix
   const bf16* biases[kLayerMatrices];
-  NormPointers attention_norm, mlp_norm;
+  NormPointers norms[2];     // of attention and of the MLP
   bf16* keys;                // [capacity, C]
   bf16* values;              // [capacity, C]
   const float* gate_weight;  // [H, C] or null
@@ -68,6 +68,10 @@ struct KnownShape {
   }
 };
 
+/// Whether a matrix is multiplied by a norm's result, the layer's norm number matrix / 2.
+__host__ __device__ constexpr bool has_norm(int matrix) {
+  return matrix == kQkv || matrix == kMlpIn;
+}
 /// Items of a row.
 __host__ __device__ constexpr int row_items(int matrix) { return matrix == kMlpOut ? 4 : 1; }
 /// Items of a row, or of a pair of rows, whose results are published together.
@@ -98,14 +102,14 @@ struct PassArgs {
 
   // What blocks tell each other. A layer's words have the tag of the layer, and its places serve
   // every layer: no block is a layer ahead of another, see PassBlock.
-  std::uint32_t* last_tag;   // of the launch before; zero, as all words, before the first
-  TaggedWord* qkv;           // [3C / 2] two bf16 each
-  CopiedWords attended;      // [C / 2] two bf16 each, if the keys of a head are one part, or else:
-  CopiedWords part_softmax;  // [parts, H, 2] max and sum
+  std::uint32_t* last_tag;  // of the launch before; zero, as all words, before the first
+  CopiedWords qkv;          // [3C / 2] two bf16 each; only one copy, as few blocks read a word
+  // What each matrix is multiplied by, two bf16 each. By number, so that one piece of code serves
+  // all matrices: [C / 2] the residual before the layer; [C / 2] what attention has found, if the
+  // keys of a head are one part; [C / 2] the residual after attention; [4C / 2] the hidden layer.
+  CopiedWords inputs[kLayerMatrices];
+  CopiedWords part_softmax;  // [parts, H, 2] max and sum, if the keys of a head are several parts
   CopiedWords part_out;      // [parts, C]
-  CopiedWords middle;        // [C / 2] the residual after attention, two bf16 each
-  CopiedWords hidden;        // [4C / 2] two bf16 each
-  CopiedWords residual;      // [C / 2] after the layer, two bf16 each
 
   // The token.
   const bf16* embedding;         // [C]
@@ -192,6 +196,7 @@ struct PassMemory {
   int items;     // Range [warps, kMatrices]
   int tag;       // u32
   int gate;      // [C] f32: a row of the gate's weights
+  int gate_barriers;
   // From here on no kernel knows them when it is compiled.
   int layers;  // LayerPointers [layers]
   int sums;    // f32 of the MLP's last items
@@ -220,9 +225,10 @@ struct PassMemory {
     items = take(kPassWarps * kMatrices * kRange);
     tag = take(static_cast<int>(sizeof(std::uint32_t)));
     gate = take(shape.width * kFloat);
+    gate_barriers = take(CopyRing::kBarrierBytes);
     layers = take(shape.layers * static_cast<int>(sizeof(LayerPointers)));
     sums = take(most_units * unit_items(kMlpOut) * kFloat);
-    barriers = take((kPassWarps * slot_count + 1) * CopyRing::kBarrierBytes);
+    barriers = take(kPassWarps * slot_count * CopyRing::kBarrierBytes);
     slots = take(kPassWarps * slot_count * row);
   }
 

@@ -34,57 +34,13 @@ class PassBlock {
       return;
     }
     attention_.prepare(layers_[0]);
-    for (int i = 0; i < shape_.layers; ++i) {
-      const LayerPointers& layer = layers_[i];
-      gate_.prepare(layer);
-      NormShare norm = norm_.share_of(layer.attention_norm);
-      OwnRows rows = rows_of<kQkv>(layer);
-      if (i == 0) {
-        norm_.take(args_.embedding, norm, residual_);
-      } else {
-        norm_.receive(args_.residual, tag_, norm, residual_);
-      }
-      ++tag_;
-      multiply<kQkv>(layer, rows, normed_, [&](int item, const float(&sums)[2]) {
-        const std::uint32_t word = sum_of(sums, rows.biases);
-        if (lane_ == 0) {
-          publish(args_.qkv + item / 2, word, tag_);
-        }
-      });
-      gate_.run(normed_);  // while the words of all are on their way
-
-      attention_.run(layer, gate_.turns(), tag_);
-      if (units_[kAttentionOut].count() > 0) {
-        rows = rows_of<kAttentionOut>(layer);
-        if (part_.parts == 1) {
-          receive(args_.attended, width_, attended_);
-        } else {
-          attention_.join_parts(attended_, tag_);
-        }
-        sync_pass();
-        multiply<kAttentionOut>(layer, rows, attended_, [&](int item, const float(&sums)[2]) {
-          publish_copies(args_.middle, item / 2,
-                         sum_of(sums, rows.biases, pair_at(residual_ + item)));
-        });
-      }
-
-      norm = norm_.share_of(layer.mlp_norm);
-      rows = rows_of<kMlpIn>(layer);
-      norm_.receive(args_.middle, tag_, norm, middle_);
-      multiply<kMlpIn>(layer, rows, normed_, [&](int item, const float(&sums)[2]) {
-        publish_copies(args_.hidden, item / 2, gelu_of_pair(sum_of(sums, rows.biases)));
-      });
-      // While others still compute what this block waits for.
-      gate_.store(layer);
-      if (i + 1 < shape_.layers) {
-        attention_.prepare(layers_[i + 1]);
-      }
-      if (units_[kMlpOut].count() > 0) {
-        finish_layer(layer);
-      }
+    norm_.take(args_.embedding, norm_.share_of(layers_[0].norms[0]), residual_);
+#pragma unroll 1
+    for (int step = 0; step < kLayerMatrices * shape_.layers; ++step) {
+      run_step(step);
     }
     const NormShare norm = norm_.share_of(args_.final_norm);
-    norm_.receive(args_.residual, tag_, norm, residual_);
+    norm_.receive(args_.inputs[kQkv], tag_, norm, residual_);
     if (blockIdx.x == 0 && thread_ == 0) {
       *args_.last_tag = tag_;  // all blocks have read it: what was received comes from all
     }
@@ -100,12 +56,10 @@ class PassBlock {
   using Row = RawRow<bf16, kLaneColumns>;  // a lane's share of one
   using NormShare = typename TokenNorm<Shape>::Share;
 
-  /// The items that a warp has of a matrix, and what it knows of the first two before it has what
-  /// to multiply them by.
-  struct OwnRows {
-    Range items;
-    std::uint32_t biases;
-    Row weights[2][kVectors];
+  /// What a thread knows of two rows before it has their sums.
+  struct Known {
+    std::uint32_t biases, residuals;  // that are added, two bf16 each
+    TaggedWord* to;                   // where the results go; null if others publish them
   };
 
   __device__ PassBlock(const PassArgs& args, std::byte* shared, const PassMemory& at)
@@ -114,8 +68,8 @@ class PassBlock {
         width_(shape_.width),
         ended_(*args.ended != 0),
         thread_(static_cast<int>(threadIdx.x)),
-        lane_(thread_ % static_cast<int>(kWarp)),
-        warp_(thread_ / static_cast<int>(kWarp)),
+        lane_(static_cast<int>(threadIdx.x % kWarp)),
+        warp_(static_cast<int>(threadIdx.x / kWarp)),
         sum_lane_(lane_ % 4 == lane_ / 8 ? lane_ / 4 : kSumLanes),
         residual_(reinterpret_cast<bf16*>(shared + at.residual)),
         middle_(reinterpret_cast<bf16*>(shared + at.middle)),
@@ -129,16 +83,17 @@ class PassBlock {
         part_(TokenPart::of(args, shape_)),
         norm_(args, normed_, shared, at),
         attention_(args, part_, shared, at),
-        gate_(args, part_, ring_of(args, shape_, shared, at, kPassWarps)),
+        gate_(args, part_, ring_of_gate(shape_, shared, at)),
         bringer_(args, shared, at, part_),
-        weights_(ring_of(args, shape_, shared, at, warp_)) {
+        weights_(ring_of_warp(args, shape_, shared, at, warp_)) {
     auto* const tag = reinterpret_cast<std::uint32_t*>(shared + at.tag);
     if (thread_ == 0) {
       *tag =
           *args.last_tag;  // by one thread: the block has read it once any of its threads goes on
     }
     share_out();
-    CopyRing::init_barriers(shared + at.barriers, kPassWarps * args.slots + 1);
+    CopyRing::init_barriers(shared + at.barriers, kPassWarps * args.slots);
+    CopyRing::init_barriers(shared + at.gate_barriers, 1);
     __syncthreads();
     tag_ = *tag;
   }
@@ -170,6 +125,9 @@ class PassBlock {
   }
   __device__ Range items_of(Matrix matrix) const { return items_[warp_ * kMatrices + matrix]; }
 
+  /// Of a number that is not negative, which the compiler does not know.
+  __device__ static int half_of(int number) { return number >> 1; }
+
   // Two bf16 in a word.
   __device__ static void unpack_pair(std::uint32_t word, float (&values)[2]) {
     values[0] = __uint_as_float(word << 16);
@@ -179,30 +137,11 @@ class PassBlock {
     return *reinterpret_cast<const std::uint32_t*>(from);
   }
 
-  /// Asks for the biases of the first two items, but of parts of rows, and takes their weights.
-  template <Matrix kMatrix>
-  __device__ void know_rows(const LayerPointers& layer, OwnRows& rows) {
-    if constexpr (row_items(kMatrix) == 1) {
-      rows.biases = pair_at(layer.biases[kMatrix] + rows.items.first);
-    }
-    if constexpr (kRowsAhead) {
-      take_rows(rows.weights);
-    }
-  }
-  template <Matrix kMatrix>
-  __device__ OwnRows rows_of(const LayerPointers& layer) {
-    OwnRows rows{.items = items_of(kMatrix)};
-    if (rows.items.count() > 0) {
-      know_rows<kMatrix>(layer, rows);
-    }
-    return rows;
-  }
   /// The sums of two rows with what is added to them.
-  __device__ static std::uint32_t sum_of(const float (&sums)[2], std::uint32_t biases,
-                                         std::uint32_t residuals = 0) {
+  __device__ static std::uint32_t sum_of(const float (&sums)[2], const Known& known) {
     float bias[2], residual[2];
-    unpack_pair(biases, bias);
-    unpack_pair(residuals, residual);
+    unpack_pair(known.biases, bias);
+    unpack_pair(known.residuals, residual);
     return packed_pair(sums[0] + bias[0] + residual[0], sums[1] + bias[1] + residual[1]);
   }
 
@@ -216,24 +155,19 @@ class PassBlock {
     return second ? packed_pair(other, own) : packed_pair(own, other);
   }
 
-  /// By lanes that have sums.
-  __device__ void publish_copies(const CopiedWords& to, int at, std::uint32_t value) const {
-    static_assert(kCopies <= kSumLanes);
-    if (sum_lane_ < kCopies) {
-      publish(to.copy(sum_lane_) + at, value, tag_);
-    }
-  }
-
-  /// Waits for `count` bf16 and puts them into shared memory.
-  __device__ void receive(const CopiedWords& words, int count, bf16* to) const {
+  /// Waits for what attention or the hidden layer has found, and puts it into shared memory.
+  __device__ void receive(const CopiedWords& words, Matrix matrix) const {
+    const int count = matrix == kMlpOut ? 4 * width_ : width_;
+    bf16* to = matrix == kMlpOut ? hidden_ : attended_;
     constexpr int kAtOnce = 2;
     constexpr int kElements = 4;  // of two words
+#pragma unroll 1
     for (int begin = thread_ * kElements; begin < count;
          begin += kAtOnce * kPassThreads * kElements) {
       std::uint32_t values[kAtOnce][2];
       const auto element = [&](int i) { return begin + i * kPassThreads * kElements; };
       await(
-          tag_, values, [&](int i) { return words.own() + element(i) / 2; },
+          tag_, values, [&](int i) { return words.own(element(i) / 2); },
           [&](int i) { return element(i) < count; });
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
@@ -311,69 +245,159 @@ class PassBlock {
     }
   }
 
-  /// Calls finish(item, sums) with the products of this warp's items of a matrix and their parts of
-  /// x, two at a time. `rows` goes on with them.
-  template <Matrix kMatrix, class Finish>
-  __device__ void multiply(const LayerPointers& layer, OwnRows& rows, const bf16* x,
-                           const Finish& finish) {
-    constexpr int kEach = row_items(kMatrix);
-    int& item = rows.items.first;
-    if (rows.items.count() == 0) {
-      return;
+  /// One of the matrices of all layers, and what comes before it. All take the same way through
+  /// the same code: as much as all steps of a layer have is to stay in the instruction cache.
+  __device__ void run_step(int step) {
+    const int index = step / kLayerMatrices;
+    const LayerPointers& layer = layers_[index];
+    const auto matrix = static_cast<Matrix>(step % kLayerMatrices);
+    if (matrix == kQkv) {
+      ++tag_;
+      gate_.prepare(layer);
+    } else if (matrix == kAttentionOut) {
+      gate_.run(index, normed_);  // while the words of all are on their way
+      attention_.run(layer, gate_.turns(), tag_);
+    } else if (matrix == kMlpOut) {
+      // While others still compute what this block waits for.
+      gate_.store(layer);
+      if (index + 1 < shape_.layers) {
+        attention_.prepare(layers_[index + 1]);
+      }
     }
-    Row vectors[kVectors];
-    load_vectors(x + item / 2 % kEach * width_, vectors);
-    while (true) {
-      if constexpr (!kRowsAhead) {
-        take_rows(rows.weights);
-      }
-      float sums[2];
-      multiply_rows(rows.weights, vectors, sums);
-      finish(item, sums);
-      item += 2;
-      if (rows.items.count() == 0) {
-        return;
-      }
-      know_rows<kMatrix>(layer, rows);
-      if constexpr (kEach > 1) {
-        load_vectors(x + item / 2 % kEach * width_, vectors);
-      }
+    if (has_norm(matrix) || units_[matrix].count() > 0) {
+      multiply(layer, matrix, step == 0);  // the embedding is there
     }
   }
 
-  /// The MLP's last matrix: its rows are so long that several warps share each pair of them.
-  __device__ void finish_layer(const LayerPointers& layer) {
-    constexpr int kEach = row_items(kMlpOut);
-    const Range pairs = units_[kMlpOut];
-    const int first_item = pairs.first * unit_items(kMlpOut);
-    const auto biases_at = [&](int i) {
-      return pair_at(layer.biases[kMlpOut] + (pairs.first + i / kCopies) * 2);
-    };
-    const int results = pairs.count() * kCopies;
-    const std::uint32_t biases = thread_ < results ? biases_at(thread_) : 0;
-    OwnRows rows = rows_of<kMlpOut>(layer);
-    receive(args_.hidden, 4 * width_, hidden_);
-    sync_pass();
-    multiply<kMlpOut>(layer, rows, hidden_, [&](int item, const float(&sums)[2]) {
-      if (lane_ == 0) {
-        sums_[item - first_item] = sums[0];
-        sums_[item - first_item + 1] = sums[1];
-      }
-    });
-    sync_pass();
-    for (int i = thread_; i < results; i += kPassThreads) {
-      const int pair = i / kCopies;
-      const float* parts = sums_ + pair * 2 * kEach;
-      float sums[2] = {parts[0], parts[1]};
-#pragma unroll
-      for (int k = 1; k < kEach; ++k) {
-        sums[0] += parts[2 * k];
-        sums[1] += parts[2 * k + 1];
-      }
-      const int row = (pairs.first + pair) * 2;
-      publish(args_.residual.copy(i % kCopies) + row / 2,
-              sum_of(sums, i == thread_ ? biases : biases_at(i), pair_at(middle_ + row)), tag_);
+  /// The products of this warp's items of a matrix and their parts of its input, two at a time.
+  __device__ void multiply(const LayerPointers& layer, Matrix matrix, bool has_input) {
+    NormShare norm;
+    if (has_norm(matrix)) {
+      norm = norm_.share_of(layer.norms[matrix / 2]);
     }
+    Range items = items_of(matrix);
+    Known known;
+#pragma unroll 1
+    do {
+      known = known_of(layer, matrix, matrix == kMlpOut ? joined_rows() : items);
+      const bf16* input = input_of(matrix, items.first);
+      float* part = part_of(items.first);
+      Row weights[2][kVectors];
+      if (kRowsAhead && items.count() > 0) {
+        take_rows(weights);
+      }
+      if (!has_input) {
+        receive_input(matrix, norm);
+        has_input = true;
+      }
+      if (items.count() > 0) {
+        float sums[2];
+        multiply_items(weights, input, sums);
+        if (matrix == kMlpOut) {
+          keep_part(sums, part);
+        } else {
+          publish_sums(matrix, sums, known);
+        }
+      }
+      items.first += 2;
+    } while (items.count() > 0);
+    if (matrix == kMlpOut) {
+      join_parts(known);
+    }
+  }
+
+  /// Of the first two of `rows`, if there are any. Asks for what is in memory.
+  __device__ Known known_of(const LayerPointers& layer, Matrix matrix, const Range& rows) const {
+    Known known{};
+    if (rows.count() <= 0) {
+      return known;
+    }
+    known.biases = pair_at(layer.biases[matrix] + rows.first);
+    if (!has_norm(matrix)) {
+      known.residuals = pair_at((matrix == kAttentionOut ? residual_ : middle_) + rows.first);
+    }
+    const CopiedWords& words =
+        matrix == kQkv ? args_.qkv : args_.inputs[(matrix + 1) % kLayerMatrices];
+    const int copy = matrix == kMlpOut ? static_cast<int>(threadIdx.x % kCopies) : sum_lane_;
+    if (copy < (matrix == kQkv ? 1 : kCopies)) {
+      known.to = words.at(copy, half_of(rows.first));
+    }
+    return known;
+  }
+
+  /// What an item is multiplied by.
+  __device__ const bf16* input_of(Matrix matrix, int item) const {
+    if (matrix == kMlpOut) {
+      return hidden_ + half_of(item) % row_items(kMlpOut) * width_;
+    }
+    return has_norm(matrix) ? normed_ : attended_;
+  }
+
+  /// Waits for what a matrix is multiplied by, which is in shared memory then.
+  __device__ void receive_input(Matrix matrix, const NormShare& norm) {
+    const CopiedWords& words = args_.inputs[matrix];
+    if (has_norm(matrix)) {
+      const bool first = matrix == kQkv;  // its residual is of the layer before
+      norm_.receive(words, first ? tag_ - 1 : tag_, norm, first ? residual_ : middle_);
+      return;
+    }
+    if (matrix == kAttentionOut && part_.parts > 1) {
+      attention_.join_parts(attended_, tag_);
+    } else {
+      receive(words, matrix);
+    }
+    sync_pass();
+  }
+
+  __device__ void multiply_items(Row (&weights)[2][kVectors], const bf16* input, float (&sums)[2]) {
+    Row x[kVectors];
+    load_vectors(input, x);
+    if constexpr (!kRowsAhead) {
+      take_rows(weights);
+    }
+    multiply_rows(weights, x, sums);
+  }
+
+  __device__ void publish_sums(Matrix matrix, const float (&sums)[2], const Known& known) const {
+    std::uint32_t word = sum_of(sums, known);
+    if (matrix == kMlpIn) {
+      word = gelu_of_pair(word);
+    }
+    if (known.to != nullptr) {
+      publish(known.to, word, tag_);
+    }
+  }
+
+  // The MLP's last matrix has rows so long that several warps share each pair of them. Then each
+  // thread adds up the parts of one pair, for one of the copies.
+  __device__ Range joined_rows() const {
+    const Range pairs = units_[kMlpOut];
+    return {(pairs.first + static_cast<int>(threadIdx.x / kCopies)) * 2, pairs.last * 2};
+  }
+  __device__ float* part_of(int item) const {
+    return sums_ + item - units_[kMlpOut].first * unit_items(kMlpOut);
+  }
+  __device__ void keep_part(const float (&sums)[2], float* part) const {
+    if (lane_ == 0) {
+      const Vec<float, 2> pair{{sums[0], sums[1]}};
+      pair.store(part);
+    }
+  }
+  __device__ void join_parts(const Known& known) const {
+    constexpr int kEach = row_items(kMlpOut);
+    sync_pass();
+    if (known.to == nullptr) {
+      return;
+    }
+    float parts[2 * kEach];
+    load_floats(sums_ + static_cast<int>(threadIdx.x / kCopies) * 2 * kEach, parts);
+    float sums[2] = {parts[0], parts[1]};
+#pragma unroll
+    for (int k = 1; k < kEach; ++k) {
+      sums[0] += parts[2 * k];
+      sums[1] += parts[2 * k + 1];
+    }
+    publish(known.to, sum_of(sums, known), tag_);
   }
 
   __device__ void classify() {
