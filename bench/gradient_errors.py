@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Compares every gradient of a training on real text with PyTorch's in fp32: how much does each arithmetic lose?
 
-usage: bench/gradient_errors.py --data SHARDS [--carope build/cuda/carope] [--encodings rope,carope] [--step 41]
+usage: bench/gradient_errors.py --data SHARDS [--carope build/cuda/carope] [--models small,gpt-small]
+           [--encodings rope,carope] [--step 41]
 
-Trains a small model in fp32 on the GPU, and takes one step from the same weights and moments on the same batch again in
-each arithmetic. Gradients follow from the first moments before and after it. Prints a line a parameter, and ends with
+Trains a model in fp32 on the GPU, and takes one step from the same weights and moments on the same batch again in each
+arithmetic. Gradients follow from the first moments before and after it. Prints a line a parameter, and ends with
 status 1 unless fp32 is exact and our bf16 loses no more than the worse of PyTorch's two ways (bf16 weights, autocast):
 over all parameters, and at most three times as much in any one.
 """
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,12 +23,24 @@ from peer.data import SequentialBatches, read_config, read_safetensors
 from peer.model import Shape
 from peer.trainer import AdamW, Method, Trainer
 
-ROWS, LENGTH = 8, 256
-MODEL = ["--model.layers", "4", "--model.heads", "4", "--model.width", "256", "--model.length", str(LENGTH)]
-MODEL += ["--model.vocabulary", "50304", "--train.micro_batch", str(ROWS), "--train.batch_tokens", str(ROWS * LENGTH)]
-MODEL += ["--train.warmup_steps", "20", "--train.validate_tokens", str(ROWS * LENGTH), "--data.order", "sequential"]
-MODEL += ["--train.checkpoint_every", "1", "--train.keep", "2"]
-FP32 = 2e-5  # of a gradient's norm
+
+@dataclass(frozen=True)
+class Model:
+    settings: list[str]
+    rows: int  # of a batch, all at once
+    length: int
+
+    @property
+    def batch_tokens(self) -> int:
+        return self.rows * self.length
+
+
+SMALL = ["--model.layers", "4", "--model.heads", "4", "--model.width", "256", "--model.length", "256"]
+SMALL += ["--model.vocabulary", "50304"]
+MODELS = {"small": Model(SMALL, 8, 256), "gpt-small": Model(["--config", "gpt-small"], 64, 512)}
+# Of a gradient's norm. A gate's is a sum of turns that nearly cancel: one that turned all tokens alike would change
+# nothing. So it has fewer digits than what it is summed from.
+FP32, FP32_OF_GATE = 2e-5, 1e-4
 MOMENT = ".first_moment"
 
 Gradients = dict[str, torch.Tensor]
@@ -35,10 +49,14 @@ Gradients = dict[str, torch.Tensor]
 class Run:
     """A training in fp32 up to a step, and that step again in other arithmetics."""
 
-    def __init__(self, options: argparse.Namespace, encoding: str, folder: Path) -> None:
-        self.options, self.encoding, self.begun = options, encoding, folder / "fp32"
-        tokens = ["--train.tokens", str(options.step * ROWS * LENGTH), "--data.path", str(options.data)]
-        self.train(self.begun, [*MODEL, *tokens, "--position.encoding", encoding, "--precision", "fp32"])
+    def __init__(self, options: argparse.Namespace, model: Model, encoding: str, folder: Path) -> None:
+        self.options, self.model, self.encoding, self.begun = options, model, encoding, folder / "fp32"
+        settings = [*model.settings, "--position.encoding", encoding, "--precision", "fp32", "--train.warmup_steps", "20"]
+        settings += ["--train.micro_batch", str(model.rows), "--train.batch_tokens", str(model.batch_tokens)]
+        settings += ["--train.tokens", str(options.step * model.batch_tokens), "--data.path", str(options.data)]
+        settings += ["--train.validate_tokens", str(model.batch_tokens), "--data.order", "sequential"]
+        settings += ["--train.checkpoint_every", str(options.step - 1), "--train.keep", "2"]
+        self.train(self.begun, settings)
         self.config = read_config(self.begun / "config.toml")
 
     def train(self, folder: Path, extra: list[str]) -> None:
@@ -70,10 +88,11 @@ class Run:
         return self.ours(folder)
 
     def pytorch(self, method: Method) -> Gradients:
-        batches = SequentialBatches(self.options.data, ROWS, LENGTH)
+        batches = SequentialBatches(self.options.data, self.model.rows, self.model.length)
         weights = self.checkpoint(self.begun, self.options.step - 1) / "model.safetensors"
         adamw = AdamW(**self.config["optimizer"])
-        trainer = Trainer(Shape.of(self.config["model"]), self.encoding, batches, ROWS, method, adamw, weights)
+        shape = Shape.of(self.config["model"])
+        trainer = Trainer(shape, self.encoding, batches, self.model.rows, method, adamw, weights)
         tokens, targets = (trainer.to_device(part) for part in batches.batch(self.options.step - 1))
         with trainer.arithmetic():
             loss = trainer.loss(tokens, targets)
@@ -94,27 +113,28 @@ def error(gradient: torch.Tensor, reference: torch.Tensor) -> float:
     return ((gradient.flatten().double() - reference).norm() / reference.norm()).item()
 
 
-def compare(options: argparse.Namespace, encoding: str) -> bool:
+def compare(options: argparse.Namespace, model: str, encoding: str) -> bool:
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(options, encoding, Path(folder))
+        run = Run(options, MODELS[model], encoding, Path(folder))
         gradients = {"fp32": run.ours(run.begun)}
         reference = run.pytorch(Method(options.device, fp32=True, compile_mode="none"))
         if options.device == "cuda":
             gradients["bf16"] = run.ours_again(["--precision", "bf16"])
             gradients["PyTorch bf16"] = run.pytorch(Method(weights="bf16", compile_mode="none"))
             gradients["PyTorch autocast"] = run.pytorch(Method(compile_mode="none"))
-    print(f"{encoding}, step {options.step}: errors of gradients against PyTorch's in fp32")
+    print(f"{model}, {encoding}, step {options.step}: errors of gradients against PyTorch's in fp32")
     print("parameter".ljust(32), *[name.rjust(16) for name in gradients])
     errors = {name: {kind: error(g[name], reference[name]) for kind, g in gradients.items()} for name in reference}
     errors["all"] = {kind: error(joined(g), joined(reference)) for kind, g in gradients.items()}
     for name, by_kind in errors.items():
         print(name.ljust(32), *[f"{value:16.1e}" for value in by_kind.values()])
-    good = max(by_kind["fp32"] for by_kind in errors.values()) <= FP32
+    limits = {name: FP32_OF_GATE if ".position." in name else FP32 for name in errors}
+    good = all(by_kind["fp32"] <= limits[name] for name, by_kind in errors.items())
     if options.device == "cuda":
         theirs = {name: max(by["PyTorch bf16"], by["PyTorch autocast"]) for name, by in errors.items()}
         good = good and errors["all"]["bf16"] <= theirs["all"]
         good = good and all(by_kind["bf16"] <= 3 * theirs[name] for name, by_kind in errors.items())
-    print(f"{encoding}: {'as exact as PyTorch' if good else 'LESS EXACT THAN PYTORCH'}", flush=True)
+    print(f"{model}, {encoding}: {'as exact as PyTorch' if good else 'LESS EXACT THAN PYTORCH'}", flush=True)
     return good
 
 
@@ -122,11 +142,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of token shards")
     parser.add_argument("--carope", type=Path, default=Path("build/cuda/carope"), help="the program")
+    parser.add_argument("--models", type=lambda text: text.split(","), default=[*MODELS])
     parser.add_argument("--encodings", type=lambda text: text.split(","), default=["rope", "carope"])
     parser.add_argument("--step", type=int, default=41, help="whose gradients are compared")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: fp32 alone")
     options = parser.parse_args()
-    sys.exit(0 if all([compare(options, encoding) for encoding in options.encodings]) else 1)
+    cases = [(model, encoding) for model in options.models for encoding in options.encodings]
+    sys.exit(0 if all([compare(options, *case) for case in cases]) else 1)
 
 
 if __name__ == "__main__":

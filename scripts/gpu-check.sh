@@ -4,7 +4,7 @@
 # usage: scripts/gpu-check.sh [--only part] [build folder [record folder [token shards]]]
 #   part: tests, memcheck, racecheck, initcheck or curves; all but tests are added to the record
 #   build folder: one with the program and the tests built; where none is given, the preset cuda is built
-#   record folder: gets gpu-check.txt and loss-curves.jsonl; docs/benchmarks/raw where none is given
+#   record folder: gets gpu-check.txt and loss-curves-*.jsonl; docs/benchmarks/raw where none is given
 #   token shards: a folder of carope data prepare; where none is given, the training is left out. It needs a Python
 #     with PyTorch: $CAROPE_PYTHON, or python3
 set -euo pipefail
@@ -178,8 +178,11 @@ if has curves && [ -z "$shards" ]; then
   only=${only/curves/}
 elif has curves; then
   python=${CAROPE_PYTHON:-python3}
-  check 300 1 "$python" bench/gradient_errors.py --data "$shards" --carope "$build/carope"
-  check 900 1 "$python" bench/loss_curves.py --data "$shards" --carope "$build/carope" --out "$records/loss-curves.jsonl"
+  for model in small gpt-small; do
+    same=(--data "$shards" --carope "$build/carope" --models "$model")
+    check 600 1 "$python" bench/gradient_errors.py "${same[@]}"
+    check 900 1 "$python" bench/loss_curves.py "${same[@]}" --out "$records/loss-curves-$model.jsonl"
+  done
 fi
 
 if has tests; then

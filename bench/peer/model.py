@@ -72,7 +72,10 @@ class Rope(nn.Module):
 
 
 class Carope(nn.Module):
-    """One frequency a token and head from a gate, its powers summed along the sequence in fp32."""
+    """One frequency a token and head from a gate, its powers summed along the sequence: in fp32, which loses digits of
+    phases of hundreds of radians, or, to compare with, in fp64."""
+
+    sum_dtype = torch.float32
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -87,8 +90,8 @@ class Carope(nn.Module):
             logit = F.linear(normed, self.weight, self.bias)  # [B, T, H]
             log_frequency = -torch.log1p(F.softplus(logit))
             increments = torch.exp(log_frequency[..., None] * self.exponents)  # [B, T, H, P]
-            phase = torch.cumsum(increments, dim=1)
-            return phase.cos(), phase.sin()
+            phase = torch.cumsum(increments, dim=1, dtype=self.sum_dtype)
+            return phase.cos().float(), phase.sin().float()
 
 
 class Block(nn.Module):

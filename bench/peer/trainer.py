@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from peer.data import SequentialBatches, read_safetensors
-from peer.model import Gpt, Shape
+from peer.model import Carope, Gpt, Shape
 
 COMPILE_MODES = ("default", "max-autotune-no-cudagraphs", "none")
 ATTENTION = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
@@ -26,7 +26,7 @@ class Method:
 
     device: str = "cuda"
     weights: str = "fp32"  # bf16: rounded copies of fp32 masters, and a bf16 residual
-    fp32: bool = False  # all arithmetic, for comparisons of losses
+    fp32: bool = False  # all arithmetic but sums of phases in fp64, for comparisons of losses and gradients
     compile_mode: str = "default"
     attention: str = "best"  # of ATTENTION
     tf32: bool = False  # in CARoPE's gate, the only fp32 product of a bf16 model
@@ -97,6 +97,9 @@ class Trainer:
         if init is not None:
             model.load_state_dict(read_safetensors(init))
         self.model = model.to(method.device)
+        for module in self.model.modules():
+            if isinstance(module, Carope) and method.fp32:
+                module.sum_dtype = torch.float64
         self.rounded = self.round_weights() if method.weights == "bf16" else {}
         self.optimizer = self.make_optimizer()
         self.attention = choose_attention(method, shape, micro_batch)
