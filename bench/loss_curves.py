@@ -8,8 +8,7 @@ SHARDS is a folder of carope data prepare. All engines begin with the same weigh
 - The same in bf16, where rounding soon sends every training its own way: over several seeds, the GPU's curves must be
   no farther from its fp32 curves than twice PyTorch's, and on average neither above nor below them more than PyTorch's.
 - gpt-small in bf16, where batches are large enough: the GPU's curve must lie on PyTorch's. Its learning rate suits its
-  batches, an eighth of the usual. At the usual one the loss jumps after 20 steps, and from there on trainings that
-  differ by rounding alone go on at different losses.
+  batches, an eighth of the usual.
 Writes a line a step, prints how far each curve is, and ends with status 1 if one is too far.
 """
 

@@ -76,14 +76,18 @@ def main() -> None:
     steps = math.ceil(train["tokens"] / train["batch_tokens"])
     method = Method(options.device, options.weights, options.fp32, options.compile_mode)
     trainer = make_trainer(config, options.init, method)
-    largest = 0.0
+    differences: list[float] = []
     for step, ours in enumerate(losses_of(options.run)[: options.steps]):
         theirs = trainer.step(learning_rate(train, step, steps)).item()
-        largest = max(largest, abs(theirs - ours))
+        differences.append(abs(theirs - ours))
         line = {"step": step + 1, "carope": ours, "pytorch": theirs, "difference": theirs - ours}
         print(json.dumps(line), flush=True)
+    if not differences:
+        raise SystemExit(f"{options.run} has no losses yet: nothing could be compared")
+    # A NaN is not within any tolerance.
+    largest = math.nan if any(map(math.isnan, differences)) else max(differences)
     print(f"{config['position']['encoding']}: largest difference {largest:.2e}", file=sys.stderr)
-    if largest > options.tolerance:
+    if not largest <= options.tolerance:
         raise SystemExit(1)
 
 

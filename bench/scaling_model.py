@@ -7,7 +7,7 @@ usage: bench/scaling_model.py [FOLDER]    writes FOLDER/*.md, by default docs/sc
 Everything that is assumed stands in the first lines.
 """
 
-import sys
+import argparse
 from dataclasses import dataclass
 from math import ceil, log2
 from pathlib import Path
@@ -198,7 +198,10 @@ def overlap_table() -> str:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent.parent / "docs" / "scaling"
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    published = Path(__file__).parent.parent / "docs" / "scaling"
+    parser.add_argument("folder", type=Path, nargs="?", default=published, help="by default docs/scaling")
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     fixed = lambda gpus: BATCH_TOKENS // LENGTH // gpus
     weak = lambda gpus: MOST_ROWS

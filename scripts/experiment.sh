@@ -38,7 +38,7 @@ within_time() {
     return
   fi
   local left=$((seconds - (SECONDS - start))) status=0
-  [ "$left" -gt 0 ] && { timeout --signal=INT --kill-after=20 "$left" "$@" || status=$?; }
+  [ "$left" -gt 0 ] && { timeout --foreground --signal=INT --kill-after=20 "$left" "$@" || status=$?; }
   if [ "$left" -le 0 ] || [ "$status" = 124 ] || [ "$status" = 137 ]; then
     echo "The time is over; the same command goes on where this one stopped." >&2
     exit 130
@@ -136,6 +136,14 @@ publish() {
   done
   if [ -d "$runs/pytorch" ]; then
     cp -r "$runs/pytorch" "$copy/results/pytorch"
+  fi
+  mkdir -p docs/results
+  local lost
+  lost=$(comm -23 <(cd docs/results && find . -type f | sort) <(cd "$copy/results" && find . -type f | sort))
+  if [ -n "$lost" ]; then
+    printf '%s\n' "$lost" "These are in docs/results, but not in what the runs in $runs give: unpack the records of the others there," \
+      "or delete what is to go." >&2
+    exit 1
   fi
   rm -rf docs/results
   cp -r "$copy/results" docs/results

@@ -132,6 +132,10 @@ check() {
 shown() {
   local command=${*//"$tests"/tests}
   command=${command//"$operations"/<a case or two of every operation>}
+  command=${command//" $build/"/ build/}
+  command=${command//" $records/"/ records/}
+  command=${command//" $shards "/ shards }
+  command=${command/#"${python:-nothing} "/python3 }
   echo "${command//"$sanitizer"/compute-sanitizer}"
 }
 
@@ -173,7 +177,10 @@ note "driver:   $(nvidia-smi --query-gpu=driver_version --format=csv,noheader | 
 note "compiler: $(sed -n 's/^CMAKE_CUDA_COMPILER_VERSION:[^=]*=//p;s/^set(CMAKE_CUDA_COMPILER_VERSION "\(.*\)")/CUDA \1/p' \
   "$build"/CMakeCache.txt "$build"/CMakeFiles/*/CMakeCUDACompiler.cmake 2>/dev/null | head -1), $(first_line c++ --version)"
 
-if has curves && [ -z "$shards" ]; then
+if [ "$only" = curves ] && [ -z "$shards" ]; then
+  echo "The part curves needs token shards: name their folder as the third argument." >&2
+  exit 2
+elif has curves && [ -z "$shards" ]; then
   note "" "loss curves: left out, no token shards were given"
   only=${only/curves/}
 elif has curves; then

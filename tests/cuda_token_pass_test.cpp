@@ -144,7 +144,7 @@ TEST_P(CudaTokenPass, EqualsOneKernelForEachOperation) {
     SCOPED_TRACE(fmt::format("after a prompt of {}", prompt));
     const RandomBatch batch(1, static_cast<std::int64_t>(prompt + kSteps), kVocabulary);
     const std::vector<TokenId> tokens(batch.tokens.begin(), batch.tokens.end());
-    const Decoded expected = decode(model, Use::kOneALayer, tokens, prompt);
+    const Decoded expected = decode(model, Use::kOneAnOperation, tokens, prompt);
     const Decoded found = decode(model, Use::kFastest, tokens, prompt);
     for (std::size_t step = 0; step < kSteps; ++step) {
       ASSERT_LE((relative_error<float, float>(found.logits[step], expected.logits[step])),
@@ -210,7 +210,7 @@ TEST_F(CudaTokenPassLimits, WhatItDoesNotServeIsRefused) {
 TEST_F(CudaTokenPassLimits, TestsCanAskForOneKernelForEachOperation) {
   DeviceModel model = make_model(config(2, 64));
   DecodeState state = model.gpt().plan_decoding(1, 1);
-  model.ctx().state<TokenKernels>().use = Use::kOneALayer;
+  model.ctx().state<TokenKernels>().use = Use::kOneAnOperation;
   EXPECT_FALSE(model.gpt().plan_token_pass(model.ctx(), state));
 }
 
@@ -255,7 +255,7 @@ TEST_F(CudaTokenPassInARow, ManyTokensAndLongContexts) {
       const Decoded again = decode(model, Use::kFastest, tokens, prompt);
       expect_same(again.logits, found.logits);
       EXPECT_EQ(again.state, found.state);
-      const Decoded expected = decode(model, Use::kOneALayer, tokens, prompt);
+      const Decoded expected = decode(model, Use::kOneAnOperation, tokens, prompt);
       EXPECT_EQ(found.state[0], expected.state[0]);
       // Over many steps the phases of later layers part, see above.
       const std::size_t comparable = found.state[0].empty() ? found.logits.size() : kSteps;
@@ -443,7 +443,7 @@ TEST_F(CudaPick, NamesTheFirstLogitThatIsNotFinite) {
 
 TEST_F(CudaPick, ContinuesASequenceAsTheHostDoes) {
   constexpr std::size_t kTokens = 60;
-  for (const Use use : {Use::kFastest, Use::kOneALayer}) {
+  for (const Use use : {Use::kFastest, Use::kOneAnOperation}) {
     DeviceModel model = make_model(config(2, 64));
     model.ctx().state<TokenKernels>().use = use;
     for (const double temperature : {0.0, 0.5, 1.0}) {

@@ -204,6 +204,7 @@ TEST(Report, AFasterMachineIsNoFasterEncoding) {
   ASSERT_EQ(run(report + " --out " + out.string() + " --parts").status, 0);
   EXPECT_EQ(lines_of(read_file(out / "parts" / "cost.md"))[3],
             "| carope | 4 | 400 | 113 | 1.03 k | 0.980 |  |");
+  EXPECT_THAT(read_file(out / "parts" / "speed.svg"), HasSubstr("/s · 98 %"));
 }
 
 TEST(Report, ThePaperStandsBesideItsOwnModel) {
@@ -241,6 +242,14 @@ TEST(Report, ALossThatDivergedIsNotALengthTheEncodingLacks) {
                                         "&lt;weights&gt; are unusable\">nan</td>"));
   EXPECT_THAT(to_text(table), HasSubstr("missing: " + reason + "."));
   EXPECT_EQ(Json::parse(results_json(encodings))["runs"][0]["reason"]["128"], reason);
+
+  // By another protocol another run failed.
+  const std::string other = "the loss is not finite by the last";
+  write_bytes(folder / "b" / "evaluation-last.json",
+              Json{{"lengths", {{{"length", 64}, {"loss", nullptr}, {"reason", other}}}}}.dump());
+  const RunCollection further = load_runs({folder / "a", folder / "b"});
+  EXPECT_THAT(to_markdown(compare(group_runs(further.runs), "last")),
+              AllOf(HasSubstr(other), Not(HasSubstr("unusable"))));
 
   write_run(folder / "c", {.encoding = "carope", .seed = 2});
   write_evaluation(folder / "c", {{64, 12.0}, {128, 20.0}});

@@ -136,9 +136,8 @@ void add_reproduce(CLI::App& app) {
           "--preset", options->preset,
           "demo: minutes on a CPU, on a corpus of its own; tiny, small: the paper's models "
           "and recipe, on shards of FineWeb-Edu in --data.path; tiny-short, small-short: the same "
-          "at "
-          "about a hundredth of the tokens, scored more thoroughly, on any shards of GPT-2's "
-          "tokens")
+          "at a hundredth or a sixtieth of the tokens, scored more thoroughly, on any shards of "
+          "GPT-2's tokens")
       ->check(CLI::IsMember(names))
       ->capture_default_str();
   command->add_option("--out", options->folder, "folder for all runs; by default runs/PRESET");

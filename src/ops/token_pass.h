@@ -62,7 +62,7 @@ std::unique_ptr<TokenPass> make_token_pass(Context& ctx, const TokenModel& model
 struct TokenKernels {
   explicit TokenKernels(const Context&) {}
 
-  enum class Use : std::uint8_t { kFastest, kOneALayer };
+  enum class Use : std::uint8_t { kFastest, kOneAnOperation };
   Use use = Use::kFastest;  // other than that: for tests and measurements
 };
 

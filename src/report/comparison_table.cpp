@@ -180,14 +180,15 @@ bool any_cell(const ComparisonTable& table, const Is& is) {
 }
 
 /// Why numbers are missing that there should be.
-std::set<std::string> failures(const std::vector<EncodingRuns>& encodings) {
+std::set<std::string> failures(const std::vector<EncodingRuns>& encodings,
+                               const std::string& protocol) {
   std::set<std::string> reasons;
-  for (const EncodingRuns& encoding : encodings) {
-    for (const RunRecord* run : encoding.runs) {
-      for (const LengthResult& result :
-           run->evaluation ? std::span(run->evaluation->lengths) : std::span<LengthResult>()) {
-        if (!result.perplexity && !is_past_bound(result)) {
-          reasons.insert(result.reason);
+  for (const std::int64_t length : evaluated_lengths(encodings, protocol)) {
+    for (const EncodingRuns& encoding : encodings) {
+      for (const RunRecord* run : encoding.runs) {
+        const LengthResult* result = result_at(*run, length, protocol);
+        if (result != nullptr && !result->perplexity && !is_past_bound(*result)) {
+          reasons.insert(result->reason);
         }
       }
     }
@@ -195,14 +196,15 @@ std::set<std::string> failures(const std::vector<EncodingRuns>& encodings) {
   return reasons;
 }
 
-void add_notes(ComparisonTable& table, const std::vector<EncodingRuns>& encodings) {
-  table.measure = evaluated_lengths(encodings).empty()
+void add_notes(ComparisonTable& table, const std::vector<EncodingRuns>& encodings,
+               const std::string& protocol = "") {
+  table.measure = evaluated_lengths(encodings, protocol).empty()
                       ? "No run has been evaluated; the loss is the last validation's"
                       : "Perplexity at each window length: lower is better";
   if (any_cell(table, [](const Cell& cell) { return cell.text == "–"; })) {
     table.notes.emplace_back("– where an encoding has no positions.");
   }
-  if (const auto reasons = failures(encodings); !reasons.empty()) {
+  if (const auto reasons = failures(encodings, protocol); !reasons.empty()) {
     table.notes.push_back(
         fmt::format("nan, and seeds that are missing: {}.", fmt::join(reasons, "; ")));
   }
@@ -274,7 +276,7 @@ std::string html_heading(const ComparisonTable& table) {
 ComparisonTable compare(const std::vector<EncodingRuns>& encodings, const std::string& protocol) {
   ComparisonTable table = table_of_rows(encodings);
   add_lengths(table, encodings, protocol);
-  add_notes(table, encodings);
+  add_notes(table, encodings, protocol);
   return table;
 }
 

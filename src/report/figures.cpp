@@ -335,12 +335,9 @@ Figure position_figure(const std::vector<EncodingRuns>& encodings) {
 }
 
 Figure speed_figure(const std::vector<EncodingRuns>& encodings) {
-  std::optional<double> rope;
-  for (const EncodingRuns& encoding : encodings) {
-    if (const auto speed = speed_of(encoding); speed && encoding.label == "rope") {
-      rope = speed->mean;
-    }
-  }
+  const auto rope = std::find_if(encodings.begin(), encodings.end(),
+                                 [](const auto& encoding) { return encoding.label == "rope"; });
+  bool compared = false;
   std::vector<Bar> bars;
   for (const EncodingRuns& encoding : encodings) {
     const auto speed = speed_of(encoding);
@@ -352,8 +349,12 @@ Figure speed_figure(const std::vector<EncodingRuns>& encodings) {
             .value = speed->mean,
             .text = si(speed->mean, "tokens") + "/s",
             .parts = {}};
-    if (rope && encoding.label != "rope") {
-      bar.text += fmt::format(" · {:.0f} %", 100.0 * speed->mean / *rope);
+    const auto ratio = rope == encodings.end() || encoding.label == "rope"
+                           ? std::nullopt
+                           : relative_speed(encoding, *rope);
+    if (ratio) {
+      bar.text += fmt::format(" · {:.0f} %", 100.0 * *ratio);
+      compared = true;
     }
     for (const RunRecord* run : encoding.runs) {
       if (const auto each = speed_of(*run); each && encoding.runs.size() > 1) {
@@ -369,7 +370,7 @@ Figure speed_figure(const std::vector<EncodingRuns>& encodings) {
           .title = "What it costs",
           .caption = fmt::format("Training speed, the median over the steps{}. Bars start at zero; "
                                  "ticks are single seeds.",
-                                 rope ? "; percentages are of rope's" : ""),
+                                 compared ? "; percentages are of rope's, seed by seed" : ""),
           .legend = {},
           .drawings = {bars_drawing("Tokens of training per second", bars)}};
 }

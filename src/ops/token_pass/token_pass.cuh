@@ -180,8 +180,8 @@ struct Range {
   }
 };
 
-/// Where a block's shared memory has what. Only the last is larger than a few kB. Inputs of phases
-/// lie apart, as warps of a block may be in different ones.
+/// Where a block's shared memory has what. Only `cached` and the last are larger than a few kB.
+/// Inputs of phases lie apart, as warps of a block may be in different ones.
 struct PassMemory {
   int residual;  // bf16 [C] before a layer
   int middle;    // bf16 [C] the residual after its attention
