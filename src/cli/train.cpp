@@ -9,7 +9,6 @@
 #include "cli/ranks.h"
 #include "cli/run_options.h"
 #include "cli/step_line.h"
-#include "core/progress.h"
 #include "train/trainer.h"
 
 namespace carope {

@@ -4,7 +4,6 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <mutex>
 #include <string>

@@ -3,7 +3,6 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "model/activations.h"
 #include "model/batch.h"

@@ -1,3 +1,4 @@
+#include "core/arena.h"
 #include "position/rotary_options.h"
 
 namespace carope {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/arena.h"
 #include "ops/rotary.h"
 #include "position/encoding.h"
 

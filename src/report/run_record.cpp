@@ -1,7 +1,6 @@
 #include "report/run_record.h"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <sstream>
 

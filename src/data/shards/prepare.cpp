@@ -1,6 +1,5 @@
 #include "data/shards/prepare.h"
 
-#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <memory>
