@@ -59,7 +59,7 @@ install_parquet() {
   done
   say "Installing pyarrow into build/python, for Arrow's library, which reads Parquet"
   if ! install_wheel pyarrow; then
-    say "No pyarrow could be had: the build will read no Parquet, and the tests of that will be skipped"
+    say "No pyarrow could be had: the build will read no Parquet"
   fi
 }
 
