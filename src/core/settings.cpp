@@ -93,8 +93,9 @@ Settings parse_settings(const std::string& text, const std::string& name,
 }
 
 Settings load_settings(const std::filesystem::path& path, std::span<const std::string> sections) {
-  check<ConfigError>(std::filesystem::is_regular_file(path),
-                     "{}: there is no such configuration file", path.string());
+  check<ConfigError>(std::filesystem::is_regular_file(path), "{} {}; name a configuration file",
+                     path.string(),
+                     std::filesystem::exists(path) ? "is no file" : "does not exist");
   return parse_settings(read_file(path), path.string(), sections);
 }
 

@@ -1,8 +1,13 @@
 #include "train/run_config.h"
 
-#include <cmath>
-#include <numbers>
+#include <fmt/ranges.h>
 
+#include <cmath>
+#include <filesystem>
+#include <numbers>
+#include <ranges>
+
+#include "core/error.h"
 #include "train/presets.h"
 
 namespace carope {
@@ -24,6 +29,10 @@ Settings preset_settings(const std::string& name) {
 Settings load_run_settings(const std::string& file_or_preset) {
   const bool preset =
       presets().contains(file_or_preset) && !std::filesystem::is_regular_file(file_or_preset);
+  check<ConfigError>(preset || std::filesystem::exists(file_or_preset),
+                     "--config {}: there is no such file, and no configuration of that name; there "
+                     "are {}",
+                     file_or_preset, fmt::join(std::views::keys(presets()), ", "));
   return preset ? preset_settings(file_or_preset) : load_settings(file_or_preset, run_sections());
 }
 
