@@ -220,8 +220,10 @@ TEST_F(Reproduce, MakesTheDemonstrationsDataOnce) {
   const std::string made_of = read_file(manifest);
   write_file(manifest, made_of + "\n");
   EXPECT_THAT(run(moved).output, AllOf(HasSubstr("data.path = "), HasSubstr("is not what")));
-  write_file(manifest, made_of);
   fs::rename(folder_ / "moved", data);
+  EXPECT_THAT(run(command + " --resample documents").output,
+              AllOf(HasSubstr("is not what"), HasSubstr("manifest.json is another one")));
+  write_file(data / "shards" / "manifest.json", made_of);
   fs::remove_all(folder_ / "a" / "none-seed1");
   fs::remove_all(folder_ / "a" / "none-seed2");
   EXPECT_THAT(run(command + " --train.tokens 204800").output,

@@ -13,6 +13,7 @@
 
 #include "core/file.h"
 #include "core/random.h"
+#include "data/shards/manifest.h"
 #include "model/gpt.h"
 #include "support/child.h"
 #include "support/cuda_contexts.h"
@@ -203,6 +204,51 @@ TEST_F(Training, StopsWhenTheLossExplodes) {
   EXPECT_TRUE(list_checkpoints(folder_ / "a").empty());
 }
 
+TEST_F(Training, GoesOnWithTheSameDataOnly) {
+  const fs::path data = folder_ / "data";
+  Manifest manifest;
+  manifest.complete = true;
+  for (const auto& entry : fs::directory_iterator(data)) {
+    manifest.shards.push_back({.file = entry.path().filename().string()});
+  }
+  manifest.save(data);
+  ASSERT_EQ(run(arguments("a", "--train.tokens 1280")).status, 0);
+  const std::string resume = "train --resume --out '" + (folder_ / "a").string() + "'";
+
+  // It may lie elsewhere.
+  const fs::path moved = folder_ / "moved";
+  fs::rename(data, moved);
+  EXPECT_THAT(run(resume).output, AllOf(HasSubstr("does not exist"), HasSubstr("--data.path")));
+  const std::string elsewhere = resume + " --data.path '" + moved.string() + "'";
+  const Ended found = run(elsewhere);
+  EXPECT_EQ(found.status, 0) << found.output;
+
+  const std::string made_of = read_file(moved / "manifest.json");
+  write_file(moved / "manifest.json", made_of + "\n");
+  EXPECT_THAT(run(elsewhere).output, HasSubstr("is not what"));
+  fs::rename(moved, data);
+  const Ended other = run(resume);
+  EXPECT_EQ(other.status, 1);
+  EXPECT_THAT(other.output, AllOf(HasSubstr("is not what"), HasSubstr("manifest.json")));
+
+  manifest.complete = false;
+  manifest.save(data);
+  EXPECT_THAT(run(arguments("b")).output, HasSubstr("is not complete"));
+  manifest.complete = true;
+  manifest.shards.push_back({.file = "t_train_000009.bin"});
+  manifest.save(data);
+  EXPECT_THAT(run(arguments("b")).output, HasSubstr("t_train_000009.bin is missing"));
+}
+
+TEST_F(Training, FindsItsDataFromAnyFolder) {
+  const std::string there = "cd '" + folder_.path().string() + "' &&";
+  const Ended begun =
+      run("train --out a " + small_training("data") + " --train.tokens 1280", there);
+  ASSERT_EQ(begun.status, 0) << begun.output;
+  const Ended again = run("train --resume --out '" + (folder_ / "a").string() + "'");
+  EXPECT_EQ(again.status, 0) << again.output;
+}
+
 TEST_F(Training, RefusesWhatItCannotDo) {
   EXPECT_THAT(run("train --out '" + (folder_ / "a").string() + "'").output,
               HasSubstr("data.path is not set"));
@@ -217,6 +263,8 @@ TEST_F(Training, RefusesWhatItCannotDo) {
   EXPECT_THAT(run(arguments("b", "--model.vocabulary 40")).output,
               AllOf(HasSubstr("t_train_000001.bin"), HasSubstr("vocabulary")));
   EXPECT_THAT(run(arguments("b", "--train.step 5")).output, HasSubstr("train.step = 5"));
+  EXPECT_THAT(run(arguments("b", "--config tiny-short")).output,
+              AllOf(HasSubstr("no configuration of that name"), HasSubstr("short-tiny")));
   EXPECT_THAT(run(arguments("b", "stray")).output, HasSubstr("'stray' is not an option"));
 }
 

@@ -9,6 +9,7 @@
 #include "cli/ranks.h"
 #include "cli/run_options.h"
 #include "cli/step_line.h"
+#include "train/run_data.h"
 #include "train/trainer.h"
 
 namespace carope {
@@ -31,13 +32,37 @@ bool resumes(const TrainOptions& options) {
          (options.resume_when != kAuto || !list_checkpoints(options.folder).empty());
 }
 
+/// Where the given settings say that the data is, if they do.
+std::string* given_data(Settings& settings) {
+  const auto data = settings.find("data");
+  if (data == settings.end()) {
+    return nullptr;
+  }
+  const auto path = data->second.find("path");
+  return path == data->second.end() ? nullptr : std::get_if<std::string>(&path->second);
+}
+
+/// What a run goes on with: what it was begun with, but that its data may lie elsewhere now.
+RunConfig resumed(const std::filesystem::path& run, Settings given) {
+  RunConfig config = saved_config(find_checkpoint(run));
+  if (const std::string* path = given_data(given); path != nullptr && is_data_of(run, *path)) {
+    Settings moved = config.resolved;
+    moved["data"]["path"] = *path;
+    config = read_run(moved);
+    given["data"].erase("path");
+  }
+  require_same(config, given, run);
+  return config;
+}
+
 /// Whether it came to its end. All ranks part in order in either case.
-bool train(const TrainOptions& options, const Settings& settings) {
+bool train(const TrainOptions& options, Settings settings) {
+  if (std::string* path = given_data(settings); path != nullptr && !path->empty()) {
+    *path = std::filesystem::absolute(*path).lexically_normal().string();  // found from any folder
+  }
   Workplace workplace = open_workplace(options.compute, options.ranks);
   const bool resume = resumes(options);
-  const RunConfig config =
-      resume ? saved_config(find_checkpoint(options.folder)) : read_run(settings);
-  require_same(config, settings, options.folder);
+  const RunConfig config = resume ? resumed(options.folder, settings) : read_run(settings);
   Trainer trainer(workplace.ctx, *workplace.ranks, config, options.folder,
                   {.resume = resume, .sums = options.exact_sums ? Sums::kExact : Sums::kFast});
   const std::unique_ptr<StepLine> line =

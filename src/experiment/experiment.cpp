@@ -8,7 +8,6 @@
 #include <set>
 
 #include "core/file.h"
-#include "core/hash.h"
 #include "data/loader/token_stream.h"
 #include "data/shards/manifest.h"
 #include "eval/checkpoint_evaluation.h"
@@ -83,23 +82,13 @@ bool is_begun(const fs::path& run) {
   return fs::exists(run / kEvaluation) || !list_checkpoints(run).empty();
 }
 
-/// Whether a run's data is this, wherever it lay when the run was begun.
-bool is_same_data(const fs::path& run, const fs::path& data) {
-  const fs::path manifest = data / "manifest.json";
-  if (!fs::exists(manifest) || !fs::exists(run / "run.json")) {
-    return false;
-  }
-  const Json json = Json::parse(read_file(run / "run.json"), nullptr, false);
-  return json.is_object() &&
-         json.value("data_manifest_sha256", Json()) == Json(sha256_of_file(manifest));
-}
-
 /// Refuses settings other than those that a run was begun with. Its data may have moved.
 void require_same_run(Settings given, const fs::path& data, const fs::path& run) {
-  if (is_same_data(run, data)) {
+  if (is_data_of(run, data)) {
     given["data"].erase("path");
   }
   require_same(saved_config(run), given, run);
+  require_same_data(run, data);
 }
 
 /// Refuses settings other than those that the folder's runs were begun with.

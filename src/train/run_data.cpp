@@ -1,6 +1,10 @@
 #include "train/run_data.h"
 
+#include <nlohmann/json.hpp>
+
 #include "core/error.h"
+#include "core/file.h"
+#include "core/hash.h"
 #include "data/shards/manifest.h"
 #include "data/shards/shard.h"
 
@@ -25,6 +29,17 @@ LoaderConfig loader_config(const RunConfig& config) {
   return loader;
 }
 
+/// The hash of what a run was begun with; empty where that is not known.
+std::string begun_with(const std::filesystem::path& run) {
+  const std::filesystem::path file = run / "run.json";
+  const auto json = std::filesystem::exists(file)
+                        ? nlohmann::json::parse(read_file(file), nullptr, false)
+                        : nlohmann::json();
+  const auto hash =
+      json.is_object() ? json.value("data_manifest_sha256", nlohmann::json()) : nlohmann::json();
+  return hash.is_string() ? hash.get<std::string>() : std::string();
+}
+
 }  // namespace
 
 void require_data(const RunConfig& config) {
@@ -37,6 +52,38 @@ void require_data(const RunConfig& config) {
                      "data.path = {} does not exist; make token shards there with carope data "
                      "prepare --out {} FILES, or name others with --data.path",
                      path, path);
+  const auto manifest = Manifest::load(path);
+  if (!manifest) {
+    return;
+  }
+  check<ConfigError>(manifest->complete,
+                     "data.path = {} is not complete: carope data prepare was stopped before its "
+                     "end; run it again as before, and it goes on",
+                     path);
+  for (const Manifest::Output& shard : manifest->shards) {
+    check<FileError>(std::filesystem::exists(std::filesystem::path(path) / shard.file),
+                     "{}/{} is missing, which manifest.json names; bring it back, or prepare the "
+                     "data again with carope data prepare",
+                     path, shard.file);
+  }
+}
+
+std::string data_hash(const std::filesystem::path& data) {
+  const std::filesystem::path manifest = data / "manifest.json";
+  return std::filesystem::exists(manifest) ? sha256_of_file(manifest) : std::string();
+}
+
+bool is_data_of(const std::filesystem::path& run, const std::filesystem::path& data) {
+  const std::string begun = begun_with(run);
+  return !begun.empty() && data_hash(data) == begun;
+}
+
+void require_same_data(const std::filesystem::path& run, const std::filesystem::path& data) {
+  check<ConfigError>(
+      begun_with(run).empty() || is_data_of(run, data),
+      "data.path = {} is not what {} was begun with: its manifest.json is another one. "
+      "Bring that data back, name where it lies now with --data.path, or begin in another folder",
+      data.string(), run.string());
 }
 
 std::filesystem::path tokenizer_beside_data(const RunConfig& config) {

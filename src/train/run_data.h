@@ -11,8 +11,16 @@
 
 namespace carope {
 
-/// Throws, with what to do, unless the run's data is there.
+/// Throws, with what to do, unless the run's data is there, and all that its manifest names.
 void require_data(const RunConfig& config);
+
+/// The hash by which data is known again, that of its manifest; empty where there is none.
+std::string data_hash(const std::filesystem::path& data);
+/// Whether this is what a run was begun with, wherever it lay then. Without a manifest it is not
+/// known.
+bool is_data_of(const std::filesystem::path& run, const std::filesystem::path& data);
+/// Throws if a run was begun with other data, as far as that is known.
+void require_same_data(const std::filesystem::path& run, const std::filesystem::path& data);
 
 /// The copy of the tokenizer that lies beside a run's data, as carope data prepare leaves it.
 std::filesystem::path tokenizer_beside_data(const RunConfig& config);

@@ -8,7 +8,6 @@
 #include "core/cuda.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "core/hash.h"
 #include "core/version.h"
 #include "train/run_data.h"
 
@@ -20,12 +19,10 @@ namespace {
 void describe_run(const RunConfig& config, const Context& ctx, int ranks, std::size_t memory,
                   const std::filesystem::path& folder) {
   write_file(folder / "config.toml", to_toml(config.resolved));
-  const std::filesystem::path manifest = std::filesystem::path(config.data.path) / "manifest.json";
   const nlohmann::ordered_json run{
       {"version", version()},
       {"seed", config.train.seed},
-      {"data_manifest_sha256",
-       std::filesystem::exists(manifest) ? sha256_of_file(manifest) : std::string()},
+      {"data_manifest_sha256", data_hash(config.data.path)},
       {"device", ctx.device().kind == DeviceKind::kCuda
                      ? cuda::devices().at(static_cast<std::size_t>(ctx.device().index)).name
                      : fmt::format("CPU, {} threads", ctx.threads())},
@@ -106,6 +103,7 @@ Trainer::Trainer(Context& ctx, Communicator& ranks, const RunConfig& config,
     lock_.emplace(folder_);
   }
   if (options.resume) {
+    require_same_data(folder_, config_.data.path);
     state_ = load_checkpoint(find_checkpoint(folder_), trained());
     saved_step_ = state_.step;
   } else {
