@@ -329,15 +329,20 @@ TEST_F(Prepare, TellsInTheManifestWhatWasDone) {
 TEST_F(Prepare, KeepsACopyOfTheTokenizerAndOfNoOther) {
   const std::string small = CAROPE_SOURCE_DIR "/tests/data/small";
   PrepareConfig config = config_of({write("a.txt", "The cat sat on the mat.")});
-  for (const std::string& path : {small + "/tokenizer.json", small + "/small.tiktoken",
-                                  small + "/pair", small + "/small.tiktoken"}) {
+  const fs::path mine = folder_ / "my-own.json";  // as tokenizer train was asked to call it
+  fs::copy_file(small + "/tokenizer.json", mine);
+  fs::copy(small + "/pair", folder_ / "pair");
+  for (const std::string& path :
+       {small + "/tokenizer.json", small + "/small.tiktoken", small + "/pair",
+        small + "/small.tiktoken", mine.string(), (folder_ / "pair/encoder.json").string(),
+        (folder_ / "pair/vocab.bpe").string(), mine.string()}) {
     config.tokenizer = path;
     config.overwrite = true;
     prepare(config);
     EXPECT_EQ(Tokenizer::load(config.folder / "tokenizer").fingerprint(),
               Tokenizer::load(path).fingerprint());
     EXPECT_EQ(std::distance(fs::directory_iterator(config.folder / "tokenizer"), {}),
-              path.ends_with("pair") ? 2 : 1)
+              path.find("pair") != std::string::npos ? 2 : 1)
         << path;
   }
 }

@@ -100,8 +100,9 @@ class Tokenizer {
 /// tokenizer.json.
 void save_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& path);
 
-/// Copies the files that `Tokenizer::load(path)` reads into a folder, from which they load again.
-/// Another tokenizer's files there are removed.
+/// Copies the files that `Tokenizer::load(path)` reads into a folder, from which they load again: a
+/// Hugging Face file of any name becomes tokenizer.json. Another tokenizer's files there are
+/// removed.
 void copy_tokenizer(const std::filesystem::path& path, const std::filesystem::path& folder);
 
 }  // namespace carope

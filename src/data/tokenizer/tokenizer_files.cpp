@@ -18,8 +18,11 @@ struct FilePair {
 };
 constexpr FilePair kPairs[] = {{"vocab.bpe", "encoder.json"}, {"merges.txt", "vocab.json"}};
 
+constexpr const char* kHuggingFace = "tokenizer.json";
+
+/// Whether a file is found by this name in a folder.
 bool is_tokenizer_file(const std::string& name) {
-  return name == "tokenizer.json" || name.ends_with(".tiktoken") ||
+  return name == kHuggingFace || name.ends_with(".tiktoken") ||
          std::any_of(std::begin(kPairs), std::end(kPairs), [&](const FilePair& pair) {
            return name == pair.merges || name == pair.vocabulary;
          });
@@ -37,8 +40,8 @@ std::vector<fs::path> files_of(const fs::path& path) {
     }
     return {path};
   }
-  if (fs::exists(path / "tokenizer.json")) {
-    return {path / "tokenizer.json"};
+  if (fs::exists(path / kHuggingFace)) {
+    return {path / kHuggingFace};
   }
   for (const auto& [merges, vocabulary] : kPairs) {
     if (fs::exists(path / merges)) {
@@ -57,6 +60,13 @@ std::vector<fs::path> files_of(const fs::path& path) {
                    path.string(),
                    ranks.empty() ? "no tokenizer" : "several .tiktoken files: name one of them");
   return ranks;
+}
+
+/// What a copy of a tokenizer's file is called, so that it is found in its folder: tokenizer.json
+/// may have any name where it comes from.
+std::string name_of_copy(const fs::path& file) {
+  const std::string name = file.filename().string();
+  return is_tokenizer_file(name) ? name : kHuggingFace;
 }
 
 TokenizerFile read_named(const fs::path& path) { return {path.string(), read_file(path)}; }
@@ -84,7 +94,7 @@ Tokenizer Tokenizer::load(const fs::path& path) {
 void copy_tokenizer(const fs::path& path, const fs::path& folder) {
   std::map<std::string, std::string> contents;
   for (const fs::path& file : files_of(path)) {
-    contents.emplace(file.filename().string(), read_file(file));
+    contents.emplace(name_of_copy(file), read_file(file));
   }
   make_folder(folder);
   // What is there of another tokenizer might be found first.
