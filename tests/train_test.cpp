@@ -181,6 +181,52 @@ TEST_F(Training, KeepsTheLastCheckpointOnAFullDisk) {
                           testing::EndsWith(" | 1 | 0 same")));
 }
 
+TEST_F(Training, SaysHowToGoOnWithoutADamagedCheckpoint) {
+  ASSERT_EQ(run(arguments("a", "--train.tokens 2560")).status, 0);  // 20 steps
+  const fs::path checkpoints = folder_ / "a" / "checkpoints";
+  const auto refusal = [&](const char* step, const char* file) {
+    const fs::path damaged = checkpoints / step / file;
+    const std::string whole = read_file(damaged);
+    fs::resize_file(damaged, whole.size() - 3);
+    const Ended ended = run("train --resume --out '" + (folder_ / "a").string() + "'");
+    EXPECT_EQ(ended.status, 1) << file;
+    write_bytes(damaged, whole);
+    return ended.output;
+  };
+  const std::string newest = (checkpoints / "step-00000020").string();
+  for (const char* file :
+       {"model.safetensors", "optimizer.safetensors", "state.json", "config.toml"}) {
+    EXPECT_THAT(refusal("step-00000020", file),
+                AllOf(HasSubstr(file), HasSubstr("delete " + newest +
+                                                 ", and the run goes on from "
+                                                 "step-00000010, the checkpoint before it")));
+  }
+  fs::remove_all(newest);
+  EXPECT_THAT(refusal("step-00000010", "model.safetensors"),
+              AllOf(HasSubstr("begin again in another folder"), HasSubstr("no older checkpoint")));
+  EXPECT_EQ(run("train --resume --out '" + (folder_ / "a").string() + "'").status, 0);
+  EXPECT_EQ(list_checkpoints(folder_ / "a").size(), 2U);
+}
+
+TEST_F(Training, RefusesACheckpointAsTheFolderOfARun) {
+  ASSERT_EQ(run(arguments("a", "--train.tokens 1280")).status, 0);
+  const fs::path checkpoint = find_checkpoint(folder_ / "a");
+  const auto refusal = [&](const fs::path& folder, const std::string& more) {
+    const Ended ended = run("train --out '" + folder.string() + "' " +
+                            small_training(folder_ / "data") + " --train.tokens 1280 " + more);
+    EXPECT_EQ(ended.status, 1) << more;
+    return ended.output;
+  };
+  for (const char* more : {"", "--resume", "--resume auto"}) {
+    EXPECT_THAT(refusal(checkpoint / "", more),
+                AllOf(HasSubstr("is a checkpoint"),
+                      HasSubstr("the folder of its run, " + (folder_ / "a").string() + "\n")));
+  }
+  fs::rename(checkpoint, folder_ / "kept");
+  EXPECT_THAT(refusal(folder_ / "kept", "--resume"), HasSubstr("name another folder"));
+  EXPECT_FALSE(fs::exists(folder_ / "kept" / "metrics.jsonl"));
+}
+
 TEST_F(Training, RefusesAFolderThatAnotherProcessTrainsIn) {
   const pid_t child = start(arguments("a", "--train.tokens 12800000"));
   while (list_checkpoints(folder_ / "a").empty()) {

@@ -44,7 +44,7 @@ std::string* given_data(Settings& settings) {
 
 /// What a run goes on with: what it was begun with, but that its data may lie elsewhere now.
 RunConfig resumed(const std::filesystem::path& run, Settings given) {
-  RunConfig config = saved_config(find_checkpoint(run));
+  RunConfig config = resumed_config(run);
   if (const std::string* path = given_data(given); path != nullptr && is_data_of(run, *path)) {
     Settings moved = config.resolved;
     moved["data"]["path"] = *path;
@@ -61,6 +61,7 @@ bool train(const TrainOptions& options, Settings settings) {
     *path = std::filesystem::absolute(*path).lexically_normal().string();  // found from any folder
   }
   Workplace workplace = open_workplace(options.compute, options.ranks);
+  require_no_checkpoint(options.folder);
   const bool resume = resumes(options);
   const RunConfig config = resume ? resumed(options.folder, settings) : read_run(settings);
   Trainer trainer(workplace.ctx, *workplace.ranks, config, options.folder,

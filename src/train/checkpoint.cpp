@@ -19,8 +19,9 @@ constexpr const char* kConfig = "config.toml";
 constexpr const char* kState = "state.json";
 constexpr const char* kMark = "complete";  // written last: without it the rest counts for nothing
 constexpr const char* kPrefix = "step-";
+constexpr const char* kFolder = "checkpoints";
 
-fs::path folder_of(const fs::path& run) { return run / "checkpoints"; }
+fs::path folder_of(const fs::path& run) { return run / kFolder; }
 
 std::string first_moment_of(const std::string& parameter) { return parameter + ".first_moment"; }
 std::string second_moment_of(const std::string& parameter) { return parameter + ".second_moment"; }
@@ -105,6 +106,24 @@ struct SavedState {
   std::int64_t optimizer_steps;
 };
 
+/// How a run goes on without a checkpoint that cannot be read.
+std::string remedy_without(const fs::path& checkpoint) {
+  const fs::path run = checkpoint.parent_path().parent_path();
+  std::vector<fs::path> older = list_checkpoints(run);
+  std::erase_if(older, [&](const fs::path& other) {
+    return other.filename().string() >= checkpoint.filename().string();
+  });
+  return older.empty()
+             ? fmt::format(
+                   "if it cannot be put back, begin again in another folder: {} keeps no "
+                   "older checkpoint",
+                   run.string())
+             : fmt::format(
+                   "if it cannot be put back, delete {}, and the run goes on from {}, the "
+                   "checkpoint before it",
+                   checkpoint.string(), older.back().filename().string());
+}
+
 SavedState read_state(const fs::path& checkpoint) {
   const fs::path file = checkpoint / kState;
   try {
@@ -164,8 +183,27 @@ fs::path find_checkpoint(const fs::path& run_or_checkpoint) {
   return checkpoints.back();
 }
 
+void require_no_checkpoint(const fs::path& folder) {
+  const fs::path whole = fs::absolute(folder / "").lexically_normal().parent_path();
+  const fs::path parent = whole.parent_path();
+  check<ConfigError>(!fs::exists(whole / kMark),
+                     "{} is a checkpoint, in which no run can be; name {}", folder.string(),
+                     parent.filename() == kFolder
+                         ? fmt::format("the folder of its run, {}", parent.parent_path().string())
+                         : "another folder");
+}
+
 RunConfig saved_config(const fs::path& run_or_checkpoint) {
   return read_run(load_settings(run_or_checkpoint / kConfig, run_sections()));
+}
+
+RunConfig resumed_config(const fs::path& run) {
+  const fs::path checkpoint = find_checkpoint(run);
+  try {
+    return saved_config(checkpoint);
+  } catch (const Error& error) {
+    throw FileError(fmt::format("{}; {}", error.what(), remedy_without(checkpoint)));
+  }
 }
 
 void require_same(const RunConfig& begun, const Settings& given, const fs::path& run) {
@@ -206,7 +244,7 @@ void load_weights(const fs::path& checkpoint, const Gpt& model) {
   }
 }
 
-RunState load_checkpoint(const fs::path& checkpoint, const Trained& trained) {
+RunState load_checkpoint(const fs::path& checkpoint, const Trained& trained) try {
   load_weights(checkpoint, trained.model);
   const SafetensorsFile file(checkpoint / kOptimizer);
   const std::vector<Tensor> first = trained.optimizer.first_moments();
@@ -221,6 +259,8 @@ RunState load_checkpoint(const fs::path& checkpoint, const Trained& trained) {
   const SavedState state = read_state(checkpoint);
   trained.optimizer.set_steps(state.optimizer_steps);
   return state.run;
+} catch (const FileError& error) {
+  throw FileError(fmt::format("{}; {}", error.what(), remedy_without(checkpoint)));
 }
 
 }  // namespace carope

@@ -42,8 +42,15 @@ std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path&
 /// none.
 std::filesystem::path find_checkpoint(const std::filesystem::path& run_or_checkpoint);
 
+/// Throws if a folder that is to hold a run is a checkpoint itself.
+void require_no_checkpoint(const std::filesystem::path& folder);
+
 /// The configuration that a run was begun, or a checkpoint trained, with.
 RunConfig saved_config(const std::filesystem::path& run_or_checkpoint);
+
+/// The configuration that a run goes on with, its newest checkpoint's. Where that is not readable
+/// the error says which folder to delete.
+RunConfig resumed_config(const std::filesystem::path& run);
 
 /// Throws unless settings that are given again are those that the run in this folder was begun
 /// with: a run that changes on the way can be neither repeated nor compared.
@@ -59,7 +66,8 @@ void require_same_step(Communicator& ranks, std::int64_t step, const std::filesy
 /// Puts a checkpoint's weights into a model of its configuration.
 void load_weights(const std::filesystem::path& checkpoint, const Gpt& model);
 
-/// Puts all of a checkpoint back, or a rank's part of it.
+/// Puts all of a checkpoint back, or a rank's part of it. Where it is not readable the error says
+/// which folder to delete so that the run goes on from the checkpoint before it.
 RunState load_checkpoint(const std::filesystem::path& checkpoint, const Trained& trained);
 
 }  // namespace carope
