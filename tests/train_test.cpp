@@ -306,6 +306,17 @@ TEST_F(Training, RefusesWhatItCannotDo) {
   const Ended changed = run(arguments("a", "--train.tokens 1280 --train.seed 2 --resume"));
   EXPECT_EQ(changed.status, 1);
   EXPECT_THAT(changed.output, HasSubstr("train.seed = 2 is not what"));
+  const auto otherwise = [&](const std::string& setting) {
+    return run("train --resume --out '" + (folder_ / "a").string() + "' " + setting).output;
+  };
+  // What would be refused in another way where it is given for the first time.
+  EXPECT_THAT(otherwise("--position.encoding rope"),
+              HasSubstr("position.encoding = rope is not what"));
+  EXPECT_THAT(otherwise("--position.encoding learnable --position.positions 5"),
+              HasSubstr("position.encoding = learnable is not what"));
+  EXPECT_THAT(otherwise("--model.width 17"), HasSubstr("model.width = 17 is not what"));
+  EXPECT_THAT(otherwise("--position.bia false"), HasSubstr("did you mean 'bias'?"));
+  EXPECT_THAT(otherwise("--train.token 5"), HasSubstr("did you mean 'tokens'?"));
   EXPECT_THAT(run(arguments("b", "--model.vocabulary 40")).output,
               AllOf(HasSubstr("t_train_000001.bin"), HasSubstr("vocabulary")));
   EXPECT_THAT(run(arguments("b", "--train.step 5")).output, HasSubstr("train.step = 5"));

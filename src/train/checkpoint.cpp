@@ -210,13 +210,15 @@ void require_same(const RunConfig& begun, const Settings& given, const fs::path&
   Settings merged = begun.resolved;
   for (const auto& [section, options] : given) {
     for (const auto& [key, value] : options) {
-      merged[section][key] = value;
-      check<ConfigError>(to_toml(read_run(merged).resolved) == to_toml(begun.resolved),
+      const auto [known, unknown] = merged[section].emplace(key, value);
+      check<ConfigError>(unknown || known->second == value,
                          "{}.{} = {} is not what {} was begun with; leave it out, or begin in "
                          "another folder",
                          section, key, to_string(value), run.string());
     }
   }
+  // Last, because it depends on the encoding what settings there are.
+  read_run(merged);
 }
 
 RunState checkpoint_state(const fs::path& checkpoint) { return read_state(checkpoint).run; }
