@@ -272,6 +272,34 @@ TEST_F(Reproduce, MixesNoOtherSettingsIntoAnExperiment) {
   EXPECT_EQ(elsewhere.status, 0) << elsewhere.output;
 }
 
+TEST_F(Reproduce, SharesNoFolderWithARun) {
+  const auto train = [&](const std::string& folder, const std::string& more = "") {
+    return run("train --out '" + (folder_ / folder).string() + "' " +
+               small_training(folder_ / "data") + " --train.tokens 1280 " + more);
+  };
+  const auto refusal = [](const Ended& ended) {
+    EXPECT_EQ(ended.status, 1);
+    EXPECT_THAT(ended.output, Not(HasSubstr("step ")));
+    return ended.output;
+  };
+  ASSERT_EQ(train("run").status, 0);
+  EXPECT_THAT(refusal(run(arguments("run", "--encodings none"))),
+              AllOf(HasSubstr("run holds a run already"), HasSubstr("another folder")));
+  EXPECT_THAT(refusal(run(arguments("run/checkpoints/step-00000010", "--encodings none"))),
+              HasSubstr("is a checkpoint"));
+  fs::remove_all(folder_ / "run" / "checkpoints");  // as where it was stopped before the first
+  EXPECT_THAT(refusal(run(arguments("run", "--encodings none"))), HasSubstr("holds a run already"));
+  EXPECT_FALSE(fs::exists(folder_ / "run" / "experiment.json"));
+
+  ASSERT_EQ(run(arguments("a", "--encodings none")).status, 0);
+  for (const char* resume : {"", "--resume", "--resume auto"}) {
+    EXPECT_THAT(
+        refusal(train("a", resume)),
+        AllOf(HasSubstr("a holds the runs of an experiment already"), HasSubstr("another folder")));
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "a" / "run.json"));
+}
+
 TEST_F(Reproduce, GoesOnToOtherEncodingsWhenOneCannotBeTrained) {
   const Ended ended =
       run(arguments("a", "--encodings none,rope --train.learning_rate 1e9 --optimizer.clip 0"));

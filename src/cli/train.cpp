@@ -9,6 +9,8 @@
 #include "cli/ranks.h"
 #include "cli/run_options.h"
 #include "cli/step_line.h"
+#include "core/error.h"
+#include "report/run_record.h"
 #include "train/run_data.h"
 #include "train/trainer.h"
 
@@ -25,6 +27,15 @@ struct TrainOptions {
   ComputeOptions compute;
   RankOptions ranks;
 };
+
+/// Refuses a folder that holds something other than a run.
+void require_place_of_run(const std::filesystem::path& folder) {
+  require_no_checkpoint(folder);
+  check<FileError>(!is_experiment(folder) || !list_checkpoints(folder).empty(),
+                   "{} holds the runs of an experiment already; name one of these to go on with "
+                   "it, or another folder",
+                   folder.string());
+}
 
 /// Whether to go on; that there is nothing yet is an error unless it was left open.
 bool resumes(const TrainOptions& options) {
@@ -61,7 +72,7 @@ bool train(const TrainOptions& options, Settings settings) {
     *path = std::filesystem::absolute(*path).lexically_normal().string();  // found from any folder
   }
   Workplace workplace = open_workplace(options.compute, options.ranks);
-  require_no_checkpoint(options.folder);
+  require_place_of_run(options.folder);
   const bool resume = resumes(options);
   const RunConfig config = resume ? resumed(options.folder, settings) : read_run(settings);
   Trainer trainer(workplace.ctx, *workplace.ranks, config, options.folder,

@@ -82,6 +82,14 @@ bool is_begun(const fs::path& run) {
   return fs::exists(run / kEvaluation) || !list_checkpoints(run).empty();
 }
 
+/// Refuses a folder that is a run's own.
+void require_no_run(const fs::path& folder) {
+  require_no_checkpoint(folder);
+  check<FileError>(is_experiment(folder) || !(is_begun(folder) || fs::exists(folder / "run.json")),
+                   "{} holds a run already; name another folder for the experiment",
+                   folder.string());
+}
+
 /// Refuses settings other than those that a run was begun with. Its data may have moved.
 void require_same_run(Settings given, const fs::path& data, const fs::path& run) {
   if (is_data_of(run, data)) {
@@ -243,6 +251,7 @@ bool run_experiment(Context& ctx, Communicator& ranks, ExperimentConfig config,
                     const TrainRun& train) {
   const bool leads = ranks.rank() == 0;
   config.folder = fs::absolute(config.folder).lexically_normal();
+  require_no_run(config.folder);
   const fs::path given = read_run(config.settings).data.path;
   const bool own_data = given.empty();
   const fs::path data = config.folder / "data";
