@@ -181,6 +181,27 @@ TEST_F(Training, KeepsTheLastCheckpointOnAFullDisk) {
                           testing::EndsWith(" | 1 | 0 same")));
 }
 
+TEST_F(Training, SaysHowToBeginAgainWithoutACheckpoint) {
+  // Files can grow to a few KiB, as on a disk that is almost full.
+  const Ended full =
+      run(arguments("a", "--train.checkpoint_every 0"), "trap '' XFSZ; ulimit -f 8;");
+  EXPECT_EQ(full.status, 1);
+  EXPECT_THAT(full.output, AllOf(HasSubstr("step 1/100"), HasSubstr("free some space"),
+                                 HasSubstr("--resume auto")));
+  const std::string folder = (folder_ / "a").string();
+  const Ended resumed = run("train --resume --out '" + folder + "'");
+  EXPECT_EQ(resumed.status, 1);
+  const std::string remedy =
+      "train --resume auto --config " + folder + "/config.toml --out " + folder;
+  EXPECT_THAT(resumed.output, AllOf(HasSubstr("nothing to resume yet"),
+                                    HasSubstr("begin again with: carope " + remedy)));
+  const Ended again = run(remedy);
+  EXPECT_EQ(again.status, 0) << again.output;
+  EXPECT_EQ(metrics("a").size(), 104U);
+  EXPECT_THAT(run("train --resume --out '" + (folder_ / "b").string() + "'").output,
+              HasSubstr("nothing to resume yet; check the folder"));
+}
+
 TEST_F(Training, SaysHowToGoOnWithoutADamagedCheckpoint) {
   ASSERT_EQ(run(arguments("a", "--train.tokens 2560")).status, 0);  // 20 steps
   const fs::path checkpoints = folder_ / "a" / "checkpoints";

@@ -37,10 +37,25 @@ void require_place_of_run(const std::filesystem::path& folder) {
                    folder.string());
 }
 
+/// What begins a run that was stopped before its first checkpoint.
+std::string how_to_begin(const std::filesystem::path& folder) {
+  const std::filesystem::path config = folder / "config.toml";
+  return std::filesystem::exists(config)
+             ? fmt::format("begin again with: carope train --resume auto --config {} --out {}",
+                           config.string(), folder.string())
+             : "check the folder, or begin there with --resume auto";
+}
+
 /// Whether to go on; that there is nothing yet is an error unless it was left open.
 bool resumes(const TrainOptions& options) {
-  return options.resume->count() > 0 &&
-         (options.resume_when != kAuto || !list_checkpoints(options.folder).empty());
+  if (options.resume->count() == 0) {
+    return false;
+  }
+  const bool possible = !list_checkpoints(options.folder).empty();
+  check<FileError>(possible || options.resume_when == kAuto,
+                   "{} holds no complete checkpoint, so there is nothing to resume yet; {}",
+                   options.folder.string(), how_to_begin(options.folder));
+  return possible;
 }
 
 /// Where the given settings say that the data is, if they do.

@@ -59,8 +59,10 @@ void MetricsLog::add(const ValidationMetrics& m) {
 void MetricsLog::write(const std::string& line) {
   const bool written = std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size() &&
                        std::fputc('\n', file_.get()) != EOF && std::fflush(file_.get()) == 0;
-  check<FileError>(written, "cannot write {}: {}; free some space, then resume", path_.string(),
-                   std::strerror(errno));
+  check<FileError>(written,
+                   "cannot write {}: {}; free some space, then run the command again (carope train "
+                   "with --resume auto)",
+                   path_.string(), std::strerror(errno));
 }
 
 }  // namespace carope

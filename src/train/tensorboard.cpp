@@ -105,8 +105,10 @@ void TensorBoardLog::write(std::string_view event) {
   const std::string record = length + masked_crc(length) + std::string(event) + masked_crc(event);
   const bool written = std::fwrite(record.data(), 1, record.size(), file_.get()) == record.size() &&
                        std::fflush(file_.get()) == 0;
-  check<FileError>(written, "cannot write {}: {}; free some space, then resume", path_.string(),
-                   std::strerror(errno));
+  check<FileError>(written,
+                   "cannot write {}: {}; free some space, then run the command again (carope train "
+                   "with --resume auto)",
+                   path_.string(), std::strerror(errno));
 }
 
 }  // namespace carope
