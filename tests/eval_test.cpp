@@ -382,6 +382,32 @@ TEST_F(EvalCommand, TakesDocumentsFromTheManifest) {
   EXPECT_EQ(json["lengths"][0]["units"], std::count(tokens.begin(), tokens.end(), 7) + 1);
 }
 
+TEST_F(EvalCommand, RefusesTokensOfAnotherTokenizer) {
+  save_run("run", {});
+  write_training_data(folder_ / "other");
+  const auto prepare_with = [&](const std::string& name, const std::string& tokenizer) {
+    Manifest manifest;
+    manifest.tokenizer_sha256 = tokenizer;
+    manifest.save(folder_ / name);
+  };
+  const std::string on_other = path("run") + " --lengths 16 --data " + path("other");
+  prepare_with("other", "0123456789abcdef");
+  EXPECT_EQ(run("eval " + on_other).status, 0) << "the run's own is not known";
+  prepare_with("data", "fedcba9876543210");
+  const auto names_both =
+      AllOf(HasSubstr((folder_ / "other").string()), HasSubstr("tokenizer 0123456789ab,"),
+            HasSubstr((folder_ / "data").string()), HasSubstr("with fedcba987654,"),
+            HasSubstr("name data prepared with the model's tokenizer"));
+  expect_refusal(on_other, names_both);
+  expect_refusal(path("run") + " --lengths 16 --data " + path("other/t_val_000000.bin"),
+                 names_both);
+  const Ended inspected = run("inspect " + path("run") + " --words 1 --data " + path("other"));
+  EXPECT_EQ(inspected.status, 1);
+  EXPECT_THAT(inspected.output, AllOf(names_both, Not(HasSubstr("The gate over"))));
+  prepare_with("other", "fedcba9876543210");
+  EXPECT_EQ(run("eval " + on_other).status, 0);
+}
+
 TEST_F(EvalCommand, SaysWhatIsWrong) {
   const fs::path checkpoint = save_run("run", {});
   expect_refusal(path("nowhere"),

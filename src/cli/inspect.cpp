@@ -86,6 +86,7 @@ void inspect(const InspectOptions& options) {
     return;
   }
   if (!options.data.empty()) {
+    require_same_tokenizer(config, options.data);
     config.data.path = options.data.string();
     require_data(config);
   }

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "data/shards/manifest.h"
 #include "train/checkpoint.h"
+#include "train/run_data.h"
 
 namespace carope {
 namespace {
@@ -76,6 +77,9 @@ std::vector<Evaluation> evaluate_checkpoints(Context& ctx, Communicator& ranks,
   const fs::path folder = data.empty() ? fs::path(first.data.path) : data;
   check<FileError>(fs::exists(folder), "the data {} is not there; name its folder with --data",
                    folder.string());
+  for (const Candidate& candidate : candidates) {
+    require_same_tokenizer(candidate.config, folder);
+  }
   std::vector<Evaluation> evaluations;
   for (const auto& [named, checkpoint, run] : candidates) {
     const std::int64_t step = checkpoint_state(checkpoint).step;

@@ -17,7 +17,8 @@ std::vector<Evaluation> evaluate_model(Context& ctx, Communicator& ranks, const 
 
 /// Scores checkpoints, each named itself or by its run, on the same tokens: the validation split of
 /// `data`, by default of the data that they were trained on. Without lengths, those are 1, 2 and 4
-/// times the training length. Throws where the results could not be compared.
+/// times the training length. Throws where the results could not be compared, or where the data is
+/// known to be of another tokenizer.
 std::vector<Evaluation> evaluate_checkpoints(
     Context& ctx, Communicator& ranks,
     const std::vector<std::filesystem::path>& runs_or_checkpoints, EvalConfig config,

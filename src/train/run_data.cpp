@@ -40,6 +40,12 @@ std::string begun_with(const std::filesystem::path& run) {
   return hash.is_string() ? hash.get<std::string>() : std::string();
 }
 
+std::optional<Manifest> manifest_beside(const std::filesystem::path& folder_or_shard) {
+  return Manifest::load(std::filesystem::is_regular_file(folder_or_shard)
+                            ? folder_or_shard.parent_path()
+                            : folder_or_shard);
+}
+
 }  // namespace
 
 void require_data(const RunConfig& config) {
@@ -84,6 +90,19 @@ void require_same_data(const std::filesystem::path& run, const std::filesystem::
       "data.path = {} is not what {} was begun with: its manifest.json is another one. "
       "Bring that data back, name where it lies now with --data.path, or begin in another folder",
       data.string(), run.string());
+}
+
+void require_same_tokenizer(const RunConfig& config, const std::filesystem::path& data) {
+  const auto own = manifest_beside(config.data.path);
+  const auto other = manifest_beside(data);
+  if (!own || !other) {
+    return;
+  }
+  check<ConfigError>(
+      own->tokenizer_sha256 == other->tokenizer_sha256,
+      "{} was prepared with the tokenizer {:.12}, but the model was trained on {}, prepared with "
+      "{:.12}, so its numbers mean other tokens; name data prepared with the model's tokenizer",
+      data.string(), other->tokenizer_sha256, config.data.path, own->tokenizer_sha256);
 }
 
 std::filesystem::path tokenizer_beside_data(const RunConfig& config) {

@@ -22,6 +22,10 @@ bool is_data_of(const std::filesystem::path& run, const std::filesystem::path& d
 /// Throws if a run was begun with other data, as far as that is known.
 void require_same_data(const std::filesystem::path& run, const std::filesystem::path& data);
 
+/// Throws if other data's tokens are known to be of another tokenizer than those a run was trained
+/// on. Their manifests tell; a shard's is that of its folder.
+void require_same_tokenizer(const RunConfig& config, const std::filesystem::path& data);
+
 /// The copy of the tokenizer that lies beside a run's data, as carope data prepare leaves it.
 std::filesystem::path tokenizer_beside_data(const RunConfig& config);
 /// That tokenizer, where there is one.
