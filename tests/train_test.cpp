@@ -316,6 +316,19 @@ TEST_F(Training, FindsItsDataFromAnyFolder) {
   EXPECT_EQ(again.status, 0) << again.output;
 }
 
+TEST_F(Training, FailsWhenTheLastUpdateBreaksTheModel) {
+  const Ended ended =
+      run(arguments("a", "--train.tokens 128 --train.learning_rate 1e30 --train.warmup_steps 0"));
+  EXPECT_EQ(ended.status, 1) << ended.output;
+  EXPECT_THAT(ended.output, AllOf(HasSubstr("step 1: the validation loss is"),
+                                  HasSubstr("Lower train.learning_rate")));
+  EXPECT_EQ(list_checkpoints(folder_ / "a" / "failed").size(), 1U);
+  EXPECT_TRUE(list_checkpoints(folder_ / "a").empty());
+  const Ended scored = run("eval '" + (folder_ / "a" / "failed").string() + "'");
+  EXPECT_EQ(scored.status, 1) << scored.output;
+  EXPECT_THAT(scored.output, HasSubstr("nothing was scored: the loss is not finite"));
+}
+
 TEST_F(Training, RefusesWhatItCannotDo) {
   EXPECT_THAT(run("train --out '" + (folder_ / "a").string() + "'").output,
               HasSubstr("data.path is not set"));

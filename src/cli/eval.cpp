@@ -9,6 +9,7 @@
 #include "cli/options.h"
 #include "cli/ranks.h"
 #include "cli/score_options.h"
+#include "core/error.h"
 #include "core/file.h"
 #include "eval/checkpoint_evaluation.h"
 #include "eval/evaluation_json.h"
@@ -103,12 +104,13 @@ void print_differences(const EvalOptions& options, const std::vector<Evaluation>
   fmt::print("{}", table.text());
 }
 
-void evaluate(const EvalOptions& options) {
+/// All ranks part in order, whatever the results are.
+std::vector<Evaluation> evaluate(const EvalOptions& options) {
   Workplace workplace = open_workplace(options.compute, options.ranks);
-  const std::vector<Evaluation> evaluations = evaluate_checkpoints(
+  std::vector<Evaluation> evaluations = evaluate_checkpoints(
       workplace.ctx, *workplace.ranks, options.checkpoints, options.config, options.data);
   if (!workplace.first()) {
-    return;
+    return evaluations;
   }
   print_perplexities(options, evaluations);
   if (evaluations.size() > 1) {
@@ -118,6 +120,21 @@ void evaluate(const EvalOptions& options) {
     write_file(options.json,
                evaluations.size() == 1 ? to_json(evaluations.front()) : to_json(evaluations));
   }
+  return evaluations;
+}
+
+/// Throws if no checkpoint has a value at any length.
+void require_scores(const std::vector<Evaluation>& evaluations) {
+  std::string reason;
+  for (const Evaluation& evaluation : evaluations) {
+    for (const LengthScore& score : evaluation.lengths) {
+      if (score.reason.empty()) {
+        return;
+      }
+      reason = reason.empty() ? score.reason : reason;
+    }
+  }
+  throw Error(fmt::format("nothing was scored: {}; name other checkpoints or lengths", reason));
 }
 
 }  // namespace
@@ -149,7 +166,7 @@ void add_eval(CLI::App& app) {
   command->add_option("--json", options->json, "write the results, with curves, to this file");
   add_compute_options(*command, options->compute);
   add_rank_options(*command, options->ranks);
-  command->callback([options] { evaluate(*options); });
+  command->callback([options] { require_scores(evaluate(*options)); });
 }
 
 }  // namespace carope

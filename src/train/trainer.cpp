@@ -147,6 +147,7 @@ bool Trainer::run(const TrainObserver& observer, const std::atomic<bool>& stop) 
     const bool last = state_.step == steps();
     if (last || due(config_.train.validate_every)) {
       const ValidationMetrics validation{state_.step, state_.tokens, validate()};
+      check_health(validation, observer);
       if (first()) {
         log_->add(validation);
         observer.validation(validation);
@@ -213,19 +214,30 @@ double Trainer::read_loss() {
 void Trainer::check_health(const StepMetrics& metrics, const TrainObserver& observer) {
   const double guessing = std::log(static_cast<double>(config_.model.vocabulary));
   const bool finite = std::isfinite(metrics.loss) && std::isfinite(metrics.norm);
-  if (finite && metrics.loss <= 2.0 * guessing) {
-    return;
+  if (!finite || metrics.loss > 2.0 * guessing) {
+    fail(fmt::format("the loss is {:.3g} and the gradient's norm {:.3g}, where guessing has {:.3g}",
+                     metrics.loss, metrics.norm, guessing),
+         observer);
   }
+}
+
+/// A step's own loss is that before its update, so the last update shows here alone.
+void Trainer::check_health(const ValidationMetrics& metrics, const TrainObserver& observer) {
+  if (!std::isfinite(metrics.loss)) {
+    fail(fmt::format("the validation loss is {:.3g}", metrics.loss), observer);
+  }
+}
+
+void Trainer::fail(const std::string& what, const TrainObserver& observer) {
   // Not among the run's own checkpoints, where it would push out the last good one.
   const auto checkpoint = save_checkpoint(folder_ / "failed", config_, trained(), state_);
   if (first()) {
     observer.checkpoint(checkpoint);
   }
   throw TrainingError(fmt::format(
-      "step {}: the loss is {:.3g} and the gradient's norm {:.3g}, where guessing has {:.3g}; the "
-      "run stops, its state is kept in {}. Lower train.learning_rate or lengthen "
+      "step {}: {}; the run stops, its state is kept in {}. Lower train.learning_rate or lengthen "
       "train.warmup_steps, and begin again in another folder",
-      metrics.step, metrics.loss, metrics.norm, guessing, checkpoint.string()));
+      state_.step, what, checkpoint.string()));
 }
 
 double Trainer::validate() {

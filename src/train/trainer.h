@@ -68,6 +68,9 @@ class Trainer {
   double validate();
   void save(const TrainObserver& observer);
   void check_health(const StepMetrics& metrics, const TrainObserver& observer);
+  void check_health(const ValidationMetrics& metrics, const TrainObserver& observer);
+  /// Keeps the state of a run that went wrong, and throws what is the matter with it.
+  [[noreturn]] void fail(const std::string& what, const TrainObserver& observer);
 
   Context& ctx_;
   Communicator& ranks_;
