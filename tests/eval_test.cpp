@@ -425,6 +425,10 @@ TEST_F(EvalCommand, SaysWhatIsWrong) {
   expect_refusal(path("run") + " --protocol last --last 17", HasSubstr("last = 17"));
   expect_refusal(path("run") + " --data " + path("gone"),
                  AllOf(HasSubstr("gone is not there"), HasSubstr("--data")));
+  expect_refusal(path("run") + " --json " + path("nowhere/x.json"),
+                 AllOf(HasSubstr("nowhere/x.json"), HasSubstr("No such file or directory"),
+                       Not(HasSubstr("Scoring"))));
+  expect_refusal(path("run") + " --json " + path("data"), HasSubstr("it is a directory"));
   save_run("larger", {{"model", {{"vocabulary", std::int64_t{60}}}}});
   expect_refusal(path("run") + " " + path("larger"),
                  AllOf(HasSubstr("model.vocabulary = 50"), HasSubstr("larger has 60")));

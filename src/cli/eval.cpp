@@ -107,6 +107,9 @@ void print_differences(const EvalOptions& options, const std::vector<Evaluation>
 /// All ranks part in order, whatever the results are.
 std::vector<Evaluation> evaluate(const EvalOptions& options) {
   Workplace workplace = open_workplace(options.compute, options.ranks);
+  if (workplace.first() && !options.json.empty()) {
+    require_writable(options.json);
+  }
   std::vector<Evaluation> evaluations = evaluate_checkpoints(
       workplace.ctx, *workplace.ranks, options.checkpoints, options.config, options.data);
   if (!workplace.first()) {

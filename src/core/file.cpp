@@ -249,6 +249,10 @@ void FileWriter::commit() {
   sync_folder(path_.parent_path());
 }
 
+void require_writable(const std::filesystem::path& path) {
+  const FileWriter given_up(path);  // which leaves nothing
+}
+
 void write_file(const std::filesystem::path& path, std::string_view content) {
   FileWriter file(path);
   file.write(content);

@@ -89,6 +89,9 @@ class FileWriter {
   std::vector<char> buffer_;
 };
 
+/// Throws a FileError unless a FileWriter could write this file now. For a result that takes long.
+void require_writable(const std::filesystem::path& path);
+
 /// Writes a whole file through a FileWriter.
 void write_file(const std::filesystem::path& path, std::string_view content);
 
