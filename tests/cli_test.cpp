@@ -32,7 +32,14 @@ TEST(Cli, RefusesWhatItDoesNotKnow) {
 
 TEST(Cli, FailsWhereItsOutputIsLost) {
   EXPECT_EQ(run("encodings >/dev/null").status, 0);
-  EXPECT_EQ(run("encodings >/dev/full").status, 1);
+  for (const char* command : {"encodings", "config show", "--help", "eval --help", "--version"}) {
+    const Ended lost = run(std::string(command) + " 2>&1 >/dev/full; exit");
+    EXPECT_EQ(lost.status, 1) << command;
+    EXPECT_EQ(lost.output,
+              "carope: standard output could not be written: No space left on device; what was to "
+              "be seen is not complete\n")
+        << command;
+  }
 }
 
 TEST(Cli, ListsEncodingsForAModel) {

@@ -1,11 +1,8 @@
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-
 #include "cli/commands.h"
 #include "cli/interrupt.h"
+#include "cli/streams.h"
 #include "cli/waiting.h"
 #include "core/error.h"
 #include "core/options.h"
@@ -35,6 +32,16 @@ void check_commands(const CLI::App& app, int argc, char** argv) {
   }
 }
 
+/// Does what the words ask for and returns the program's status; help is asked for, too.
+int do_command(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+    return 0;
+  } catch (const CLI::ParseError& end) {
+    return app.exit(end);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -57,14 +64,11 @@ int main(int argc, char** argv) {
   carope::add_train(app);
   try {
     check_commands(app, argc, argv);
-    CLI11_PARSE(app, argc, argv);
-    carope::check<carope::FileError>(
-        std::fflush(stdout) == 0 && std::ferror(stdout) == 0,
-        "standard output could not be written: {}; what was to be seen is not complete",
-        std::strerror(errno));
+    const int status = do_command(app, argc, argv);
+    carope::finish_output();
+    return status;
   } catch (const std::exception& error) {
     carope::tell(fmt::format("carope: {}{}\n", carope::speaker(), error.what()));
     return 1;
   }
-  return 0;
 }

@@ -1,6 +1,8 @@
 #include "cli/streams.h"
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <iterator>
 
@@ -8,6 +10,19 @@
 #include "core/file.h"
 
 namespace carope {
+namespace {
+
+/// Throws with the reason. A stream that failed some time before does not know it any more: one
+/// more line, of an output that is not complete anyway, finds out.
+[[noreturn]] void fail_to_write() {
+  std::clearerr(stdout);
+  const bool fails = std::fputc('\n', stdout) == EOF || std::fflush(stdout) != 0;
+  const std::string reason = fails ? std::strerror(errno) : "it was full for a while";
+  throw FileError(fmt::format(
+      "standard output could not be written: {}; what was to be seen is not complete", reason));
+}
+
+}  // namespace
 
 std::string read_input(const std::string& file) {
   if (!file.empty()) {
@@ -19,7 +34,15 @@ std::string read_input(const std::string& file) {
 void write_output(std::string_view bytes) {
   const bool written = std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size() &&
                        std::fflush(stdout) == 0;
-  check<FileError>(written, "cannot write to standard output; is the disk full?");
+  if (!written) {
+    fail_to_write();
+  }
+}
+
+void finish_output() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    fail_to_write();
+  }
 }
 
 }  // namespace carope
