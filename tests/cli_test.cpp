@@ -30,6 +30,18 @@ TEST(Cli, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(run("devcies").output, HasSubstr("did you mean 'devices'"));
 }
 
+TEST(Cli, SaysWhatIsTheLeastThatIsPossible) {
+  for (const char* command :
+       {"eval nowhere --timeout 0", "train --out nowhere --timeout 0", "reproduce --timeout 0"}) {
+    const Ended refused = run(command);
+    EXPECT_NE(refused.status, 0) << command;
+    EXPECT_THAT(refused.output, HasSubstr("--timeout: 0 is not possible; give 1 or more\n"));
+  }
+  const Ended refused = run("data inspect nowhere --documents -1");
+  EXPECT_NE(refused.status, 0);
+  EXPECT_THAT(refused.output, HasSubstr("--documents: -1 is not possible; give 0 or more\n"));
+}
+
 TEST(Cli, FailsWhereItsOutputIsLost) {
   EXPECT_EQ(run("encodings >/dev/null").status, 0);
   for (const char* command : {"encodings", "config show", "--help", "eval --help", "--version"}) {

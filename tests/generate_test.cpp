@@ -369,6 +369,7 @@ TEST_F(GenerateCommand, RefusesWhatItCannotDo) {
               HasSubstr("temperature = -1 is not possible"));
   EXPECT_THAT(refusal("--tokens 9 --top-p 0"), HasSubstr("top-p = 0 is not possible"));
   EXPECT_THAT(refusal("--tokens 9 --top-p 2"), HasSubstr("top-p = 2 is not possible"));
+  EXPECT_THAT(refusal("--tokens 9 --seed -1"), HasSubstr("-1 is not possible; give 0 or more"));
   EXPECT_THAT(refusal("--tokens 0"), HasSubstr("give 1 or more"));
 
   const std::string other = (folder_ / "other.json").string();

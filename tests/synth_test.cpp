@@ -365,6 +365,7 @@ TEST_F(SynthFiles, BadOptionsAreRefusedAndNothingIsWritten) {
   EXPECT_THAT(refused("--documents -4" + out), HasSubstr("--documents: -4 is not possible"));
   EXPECT_THAT(refused("--bytes 12q" + out), AllOf(HasSubstr("--bytes"), HasSubstr("q")));
   EXPECT_THAT(refused("--threads -1" + out), HasSubstr("threads = -1"));
+  EXPECT_THAT(refused("--seed -1" + out), HasSubstr("--seed: -1 is not possible; give 0 or more"));
   EXPECT_THAT(refused("--seed x" + out), HasSubstr("--seed"));
   EXPECT_THAT(refused("--out " + path("a.csv")),
               AllOf(HasSubstr("a.csv"), HasSubstr(".txt"), HasSubstr(".jsonl")));

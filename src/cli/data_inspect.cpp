@@ -134,7 +134,7 @@ void add_data_inspect(CLI::App& data) {
                       "the tokenizer that made the shard; by default the folder tokenizer/ beside "
                       "it, if there is one");
   command->add_option("--documents", options->documents, "how many documents' beginnings to show")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command->callback([options] {
     if (std::filesystem::is_directory(options->path)) {

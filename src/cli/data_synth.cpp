@@ -44,7 +44,7 @@ void add_data_synth(CLI::App& data) {
       "--out", options->out,
       "a .jsonl file, or a .txt file with the line <|endoftext|> between documents; without it, "
       ".jsonl on standard output");
-  command->add_option("--seed", options->config.seed)->capture_default_str();
+  command->add_option("--seed", options->config.seed)->check(at_least(0))->capture_default_str();
   add_threads_option(*command, options->threads);
   const auto add_amount = [&](const std::string& name, SynthUnit unit, const std::string& what) {
     return command

@@ -109,7 +109,7 @@ void add_generate(CLI::App& app) {
       ->add_option("--top-p", sampler.top_p,
                    "of these, the fewest that together have this probability")
       ->capture_default_str();
-  command->add_option("--seed", sampler.seed)->capture_default_str();
+  command->add_option("--seed", sampler.seed)->check(at_least(0))->capture_default_str();
   add_tokenizer_option(*command, options->tokenizer);
   command->add_option("--chunk", options->config.chunk, "tokens of the prompt to read at once")
       ->transform(as_quantity())

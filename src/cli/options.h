@@ -34,6 +34,19 @@ inline CLI::Validator as_quantity() {
   return {to_digits, "N[k|M|B]"};
 }
 
+/// Refuses smaller numbers; without it, CLI11 takes a negative one for a huge one where none can be
+/// negative.
+inline CLI::Validator at_least(std::int64_t lowest) {
+  const auto refuse_less = [lowest](std::string& text) -> std::string {
+    double number = static_cast<double>(lowest);  // what is none is not judged here
+    std::from_chars(text.data(), text.data() + text.size(), number);
+    return number < static_cast<double>(lowest)
+               ? fmt::format("{} is not possible; give {} or more", text, lowest)
+               : "";
+  };
+  return {refuse_less, ""};
+}
+
 inline CLI::Option* add_tokenizer_option(CLI::App& command, std::string& tokenizer) {
   return command.add_option("--tokenizer", tokenizer,
                             "tokenizer.json, vocab.bpe, a .tiktoken file, a folder with one of "

@@ -1,5 +1,6 @@
 #include "cli/ranks.h"
 
+#include "cli/options.h"
 #include "dist/launch.h"
 
 namespace carope {
@@ -8,7 +9,7 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
   command
       .add_option("--timeout", options.timeout,
                   "seconds after which processes that work together give up on one that is silent")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
 }
 
