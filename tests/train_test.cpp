@@ -329,6 +329,15 @@ TEST_F(Training, FailsWhenTheLastUpdateBreaksTheModel) {
   EXPECT_THAT(scored.output, HasSubstr("nothing was scored: the loss is not finite"));
 }
 
+TEST_F(Training, WarnsWhereItValidatesOnWhatItTrainsOn) {
+  const std::string shard = (folder_ / "data" / "t_train_000001.bin").string();
+  const Ended one = run(arguments("a", "--train.tokens 1280 --data.path '" + shard + "'"));
+  EXPECT_EQ(one.status, 0) << one.output;
+  EXPECT_THAT(one.output, HasSubstr("warning: data.path = " + shard + " is one shard"));
+  EXPECT_THAT(run(arguments("b", "--train.tokens 1280")).output,
+              testing::Not(HasSubstr("warning")));
+}
+
 TEST_F(Training, RefusesWhatItCannotDo) {
   EXPECT_THAT(run("train --out '" + (folder_ / "a").string() + "'").output,
               HasSubstr("data.path is not set"));

@@ -94,6 +94,12 @@ bool train(const TrainOptions& options, Settings settings) {
                   {.resume = resume, .sums = options.exact_sums ? Sums::kExact : Sums::kFast});
   const std::unique_ptr<StepLine> line =
       workplace.first() ? std::make_unique<StepLine>(trainer, workplace.ctx) : nullptr;
+  if (line && std::filesystem::is_regular_file(config.data.path)) {
+    line->say(fmt::format(
+        "warning: data.path = {} is one shard, so the run is validated on what it is trained on; "
+        "name a folder with shards for both",
+        config.data.path));
+  }
   const PoliteStop stop(workplace.first());
   const bool ended = trainer.run(line ? line->observer() : TrainObserver{}, stop.asked());
   if (!ended && line) {
