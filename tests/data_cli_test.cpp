@@ -279,6 +279,26 @@ TEST_F(TokenizerCli, ComplainsOfMissingFilesAndTokenizers) {
                     HasSubstr("tokenizer.json")));
 }
 
+TEST_F(TokenizerCli, TakesNoFetchThatWasCutOffForATokenizer) {
+  const fs::path fetched = folder_ / "tokenizers" / "gpt2";
+  fs::create_directories(fetched);
+  const auto encode = [&] {
+    return run("tokenizer encode --tokenizer gpt2 /dev/null",
+               "CAROPE_CACHE=" + in_quotes(folder_.path()));
+  };
+  const auto is_missing =
+      AllOf(HasSubstr("there is no tokenizer gpt2"), HasSubstr("carope tokenizer fetch gpt2"));
+  EXPECT_THAT(encode().output, is_missing);
+  write_bytes(fetched / "vocab.bpe.part", "#version");
+  EXPECT_THAT(encode().output, is_missing);
+  const fs::path pair = CAROPE_SOURCE_DIR "/tests/data/small/pair";
+  fs::copy(pair / "vocab.bpe", fetched);
+  write_bytes(fetched / "encoder.json.part", "{");
+  EXPECT_THAT(encode().output, is_missing);
+  fs::copy(pair / "encoder.json", fetched);
+  EXPECT_EQ(encode().status, 0) << encode().output;
+}
+
 TEST_F(TokenizerCli, TrainsTheSameTokenizerWithAnyNumberOfThreads) {
   const std::string text = read_file(CAROPE_SOURCE_DIR "/tests/data/small/training.txt");
   const std::string input =

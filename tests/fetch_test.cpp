@@ -229,6 +229,16 @@ TEST_F(Fetch, BringsTheTokenizerOnce) {
   EXPECT_THAT(server.ranges("/mirror/encoder.json"), ElementsAre(""));
 }
 
+TEST_F(Fetch, SaysWhatItIsAboutToDoAndNotThatItIsDone) {
+  const HttpServer server({});
+  const Ended ended =
+      run("tokenizer fetch gpt2",
+          fmt::format("CAROPE_CACHE='{}' CAROPE_GPT2_URL={}", folder_.string(), server.url()));
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_THAT(ended.output, AllOf(HasSubstr("gpt2: fetching 2 of 2 files, 1.50 MB, into"),
+                                  Not(HasSubstr("complete"))));
+}
+
 TEST_F(Fetch, KnowsWhatItCanFetch) {
   const Ended tokenizer = run("tokenizer fetch gpt3");
   EXPECT_NE(tokenizer.status, 0);

@@ -34,8 +34,8 @@ CLI::App* add_fetch(CLI::App& parent, const char* description, const char* name,
 
 /// Announces what is fetched, fetches it and tells where it is.
 void run(const std::string& title, const RemoteFiles& remote) {
-  fmt::print("{}: {} of {} files, {}, into {}\n", title, remote.files.size(), remote.offered,
-             si(static_cast<double>(remote.bytes()), "B"), remote.folder.string());
+  fmt::print("{}: fetching {} of {} files, {}, into {}\n", title, remote.files.size(),
+             remote.offered, si(static_cast<double>(remote.bytes()), "B"), remote.folder.string());
   std::fflush(stdout);
   fetch(remote);
   fmt::print("complete and checked: {}\n", remote.folder.string());

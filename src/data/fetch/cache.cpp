@@ -7,9 +7,28 @@
 namespace carope {
 namespace {
 
+namespace fs = std::filesystem;
+
 std::filesystem::path from_environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
+}
+
+/// Whether a fetch came to its end here; one that was cut off leaves a ".part" without its file, or
+/// nothing.
+bool is_fetched(const fs::path& path) {
+  if (!fs::is_directory(path)) {
+    return fs::exists(path);
+  }
+  bool any = false;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    fs::path file = entry.path();
+    if (file.extension() == ".part" && !fs::exists(file.replace_extension())) {
+      return false;
+    }
+    any = true;
+  }
+  return any;
 }
 
 }  // namespace
@@ -35,7 +54,7 @@ std::filesystem::path tokenizer_path(const std::string& name) {
   }
   const std::filesystem::path fetched = cache_folder() / "tokenizers" / name;
   check<FileError>(
-      std::filesystem::exists(fetched),
+      is_fetched(fetched),
       "there is no tokenizer {}; name its files, or get GPT-2's with: carope tokenizer "
       "fetch gpt2",
       name);
