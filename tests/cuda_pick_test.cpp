@@ -42,6 +42,13 @@ HostContinued continue_on_host(DeviceModel& model, Sampler& sampler, TokenId beg
 
 class CudaPick : public TokenPassOnGpu {
  protected:
+  void SetUp() override {
+    TokenPassOnGpu::SetUp();
+    if (!IsSkipped()) {
+      ctx_.emplace(cuda_context());
+    }
+  }
+
   static std::vector<TokenId> range(TokenId first, TokenId last) {
     std::vector<TokenId> ids;
     for (TokenId id = first; id < last; ++id) {
@@ -52,26 +59,27 @@ class CudaPick : public TokenPassOnGpu {
 
   TokenPick pick(const TokenChoice& choice, const std::vector<float>& logits,
                  double uniform = 0.0) {
-    const Memory values(ctx_.device(), logits.size() * sizeof(float));
-    const Memory next(ctx_.device(), sizeof(NextToken));
-    copy_from_host(values.data(), logits.data(), values.bytes(), ctx_.device());
+    Context& ctx = *ctx_;
+    const Memory values(ctx.device(), logits.size() * sizeof(float));
+    const Memory next(ctx.device(), sizeof(NextToken));
+    copy_from_host(values.data(), logits.data(), values.bytes(), ctx.device());
     NextToken token{.token = 3, .offset = 6, .ended = 0};
-    copy_from_host(next.data(), &token, sizeof(token), ctx_.device());
+    copy_from_host(next.data(), &token, sizeof(token), ctx.device());
     const std::shared_ptr<void> pinned = cuda::allocate_pinned(4 * sizeof(TokenPick));
     auto* picks = static_cast<TokenPick*>(pinned.get());
     picks[2].uniform = uniform;
-    pick_token(ctx_, choice,
-               Tensor(values.data(), {{static_cast<std::int64_t>(logits.size())}}, ctx_.device()),
-               Tensor(next.data(), {{3}, DType::kI32}, ctx_.device()), picks, 4);
-    wait(ctx_);
-    copy_to_host(&token, next.data(), sizeof(token), ctx_.device());
+    pick_token(ctx, choice,
+               Tensor(values.data(), {{static_cast<std::int64_t>(logits.size())}}, ctx.device()),
+               Tensor(next.data(), {{3}, DType::kI32}, ctx.device()), picks, 4);
+    wait(ctx);
+    copy_to_host(&token, next.data(), sizeof(token), ctx.device());
     EXPECT_EQ(token.offset, 7);
     EXPECT_EQ(token.token, picks[2].token < 0 ? 3 : picks[2].token);
     ended_ = token.ended != 0;
     return picks[2];
   }
 
-  Context ctx_ = cuda_context();
+  std::optional<Context> ctx_;
   bool ended_ = false;
 };
 
