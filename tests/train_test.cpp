@@ -28,6 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using Json = nlohmann::json;
 
 /// A tiny model on tokens that repeat with noise, so that there is something to learn.
@@ -352,6 +353,8 @@ TEST_F(Training, RefusesWhatItCannotDo) {
   const auto otherwise = [&](const std::string& setting) {
     return run("train --resume --out '" + (folder_ / "a").string() + "' " + setting).output;
   };
+  EXPECT_THAT(otherwise("--optimizer.clip 1 --train.learning_rate 0.01"),
+              Not(HasSubstr("is not what")));
   // What would be refused in another way where it is given for the first time.
   EXPECT_THAT(otherwise("--position.encoding rope"),
               HasSubstr("position.encoding = rope is not what"));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -105,6 +106,18 @@ struct SavedState {
   RunState run;
   std::int64_t optimizer_steps;
 };
+
+/// A number may be written with a point or without.
+bool is_same(const OptionValue& a, const OptionValue& b) {
+  const auto number = [](const OptionValue& value) -> std::optional<double> {
+    if (const auto* whole = std::get_if<std::int64_t>(&value)) {
+      return static_cast<double>(*whole);
+    }
+    const auto* real = std::get_if<double>(&value);
+    return real == nullptr ? std::nullopt : std::optional(*real);
+  };
+  return a == b || (number(a) && number(a) == number(b));
+}
 
 /// How a run goes on without a checkpoint that cannot be read.
 std::string remedy_without(const fs::path& checkpoint) {
@@ -211,7 +224,7 @@ void require_same(const RunConfig& begun, const Settings& given, const fs::path&
   for (const auto& [section, options] : given) {
     for (const auto& [key, value] : options) {
       const auto [known, unknown] = merged[section].emplace(key, value);
-      check<ConfigError>(unknown || known->second == value,
+      check<ConfigError>(unknown || is_same(known->second, value),
                          "{}.{} = {} is not what {} was begun with; leave it out, or begin in "
                          "another folder",
                          section, key, to_string(value), run.string());
