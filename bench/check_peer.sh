@@ -28,7 +28,7 @@ for encoding in learnable sinusoidal rope carope none; do
   "$carope" train --out "init-$encoding" "${settings[@]}" "${position[@]}" --train.tokens 1728 \
     --train.learning_rate 0 --train.final_learning_rate 0 &>log
   "$carope" train --out "run-$encoding" "${settings[@]}" "${position[@]}" --train.tokens 17280 \
-    --train.learning_rate 5e-3 --train.final_learning_rate 1e-3 &>log
+    --train.learning_rate 2e-3 --train.final_learning_rate 1e-3 &>log
   "$python" "$bench/peer_losses.py" "run-$encoding" \
     --init "init-$encoding/checkpoints/step-00000001/model.safetensors" \
     --device cpu --fp32 --compile-mode none --tolerance 1e-5 >/dev/null
