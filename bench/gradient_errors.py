@@ -151,6 +151,8 @@ def main() -> None:
     parser.add_argument("--step", type=int, default=41, help="whose gradients are compared")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: fp32 alone")
     options = parser.parse_args()
+    if unknown := set(options.models) - MODELS.keys():
+        parser.error(f"there are no models {', '.join(sorted(unknown))}, but {' and '.join(MODELS)}")
     cases = [(model, encoding) for model in options.models for encoding in options.encodings]
     sys.exit(0 if all([compare(options, *case) for case in cases]) else 1)
 

@@ -181,6 +181,8 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=3, help="seeds that are trained at once; by default 3")
     parser.add_argument("--out", type=Path, default=Path("loss_curves.jsonl"), help="all losses, a line a step")
     options = parser.parse_args()
+    if unknown := set(options.models) - {"small", "gpt-small"}:
+        parser.error(f"there are no models {', '.join(sorted(unknown))}, but small and gpt-small")
     options.out.write_text("")
     with tempfile.TemporaryDirectory() as folder:
         comparison = Comparison(options, Path(folder))

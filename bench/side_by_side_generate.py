@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from peer.data import read_config, read_safetensors
 from peer.model import Block, Carope, Gpt, Rope, Shape, rotate
+from peer_losses import check_settings
 from torch import Tensor, nn
 
 END_OF_TEXT = 50256  # of GPT-2's tokens, which a text begins with
@@ -83,17 +84,20 @@ class Decoder(nn.Module):
 
 
 def read_decoder(run: Path, options: argparse.Namespace) -> Decoder:
+    checkpoints = sorted((run / "checkpoints").glob("step-*/model.safetensors"))
+    if not checkpoints:
+        raise SystemExit(f"{run} has no checkpoint; name a folder of carope train")
     config = read_config(run / "config.toml")
+    check_settings(config)
     shape = Shape.of(config["model"])
     longest = options.tokens + 1
     encoding = config["position"]["encoding"]
     if encoding == "learnable" and longest > shape.length:
         raise SystemExit(f"{run} has positions for {shape.length} tokens: use --tokens {shape.length - 1} or fewer")
-    weights = sorted((run / "checkpoints").glob("step-*"))[-1] / "model.safetensors"
     # Tables of fixed positions are as long as is asked for.
     shape = shape if encoding == "learnable" else Shape(**vars(shape) | {"length": longest})
     gpt = Gpt(shape, encoding)
-    gpt.load_state_dict(read_safetensors(weights))
+    gpt.load_state_dict(read_safetensors(checkpoints[-1]))
     gpt.to(options.device)
     if options.device == "cuda":
         for parameter in gpt.matrix_parameters():
