@@ -42,7 +42,8 @@ bool with_vectors(std::int64_t width, const Launch& launch) {
   };
   return width % kLanesOf<T> == 0 &&
          (fits(std::integral_constant<int, 512>{}) || fits(std::integral_constant<int, 768>{}) ||
-          fits(std::integral_constant<int, 1024>{}) || fits(std::integral_constant<int, 1600>{}));
+          fits(std::integral_constant<int, 1024>{}) || fits(std::integral_constant<int, 1600>{}) ||
+          fits(std::integral_constant<int, 2048>{}));
 }
 
 template <class T>

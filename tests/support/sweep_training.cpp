@@ -68,7 +68,7 @@ void add_layers(Cases& cases) {
                                 .write = write}));
     }
   }
-  for (const std::int64_t width : {512, 768, 1600}) {
+  for (const std::int64_t width : {512, 768, 1600, 2048}) {
     cases.push_back(norm_case({.rows = kTokens, .width = width}));
     cases.push_back(residual_norm_case({.rows = kTokens, .in = 256, .width = width}));
   }
