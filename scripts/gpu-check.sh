@@ -59,7 +59,7 @@ keep_record() {
 }
 trap keep_record EXIT
 count=0
-at_once=$((($(nproc) + 3) / 4))
+at_once=$((($(nproc) * 3 + 7) / 8))
 operations=nothing
 export OMP_WAIT_POLICY=passive
 

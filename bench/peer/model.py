@@ -40,9 +40,13 @@ def angles(length: int, pairs: int, first: int) -> Tensor:
     return torch.arange(first, first + length, dtype=torch.float64)[:, None] * frequency
 
 
+def at_least_fp32(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turns the pairs (p, p + P) of x [B, T, H, 2P] in fp32, which the compiler fuses into one pass."""
-    first, second = x.float().chunk(2, dim=-1)
+    first, second = at_least_fp32(x).chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1).to(x.dtype)
 
 
@@ -55,7 +59,7 @@ class Norm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x.float(), self.gain.shape, self.gain, self.bias, eps=1e-5)
+        return F.layer_norm(at_least_fp32(x), self.gain.shape, self.gain, self.bias, eps=1e-5)
 
 
 class Rope(nn.Module):
@@ -91,7 +95,7 @@ class Carope(nn.Module):
             log_frequency = -torch.log1p(F.softplus(logit))
             increments = torch.exp(log_frequency[..., None] * self.exponents)  # [B, T, H, P]
             phase = torch.cumsum(increments, dim=1, dtype=self.sum_dtype)
-            return phase.cos().float(), phase.sin().float()
+            return phase.cos().to(increments.dtype), phase.sin().to(increments.dtype)
 
 
 class Block(nn.Module):
@@ -179,4 +183,4 @@ class Gpt(nn.Module):
         for block in self.block:
             x = block(x)
         logits = F.linear(self.final_norm(x).to(self.embedding.dtype), self.embedding)
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten().long())
+        return F.cross_entropy(at_least_fp32(logits).flatten(0, 1), targets.flatten().long())
