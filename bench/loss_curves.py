@@ -53,7 +53,7 @@ FOR_CPU = Model("4 layers of 256", SMALL, 2048, 20)
 GENTLY = ["--train.micro_batch", "64", "--train.learning_rate", "2e-4", "--train.final_learning_rate", "2e-5"]
 STEEPLY = ["--train.micro_batch", "32", "--train.learning_rate", "6e-4", "--train.final_learning_rate", "6e-4"]
 GPT_SMALL = Model("gpt-small at 2e-4", ["--config", "gpt-small", *GENTLY], 65536, 100)
-GPT_SMALL_AT_A_FORK = Model("gpt-small at 6e-4", ["--config", "gpt-small", *STEEPLY], 65536, 20, steps=50)
+GPT_SMALL_AT_A_FORK = Model("gpt-small at 6e-4", ["--config", "gpt-small", *STEEPLY], 65536, 20, steps=40)
 
 CPU = Engine("CPU fp32", carope=["--device", "cpu"])
 GPU_FP32 = Engine("GPU fp32", carope=["--device", "cuda", "--precision", "fp32"])
@@ -192,7 +192,7 @@ def main() -> None:
     parser.add_argument("--carope", type=Path, default=Path("build/cuda/carope"), help="the program")
     parser.add_argument("--encodings", type=lambda text: text.split(","), default=["carope"])
     parser.add_argument("--models", type=lambda text: text.split(","), default=["small", "gpt-small"])
-    parser.add_argument("--at-once", type=int, default=3, help="seeds that are trained at once; by default 3")
+    parser.add_argument("--at-once", type=int, default=6, help="seeds that are trained at once; by default 6")
     parser.add_argument("--out", type=Path, default=Path("loss_curves.jsonl"), help="all losses, a line a step")
     options = parser.parse_args()
     if unknown := set(options.models) - {"small", "gpt-small"}:
