@@ -4,7 +4,7 @@
 usage: bench/gradient_errors.py --data SHARDS [--carope build/cuda/carope] [--models small,gpt-small]
            [--encodings rope,carope] [--step 41]
 
-Trains a model in fp32 on the GPU, and takes one step from the same weights and moments on the same batch again in each
+Trains a model on the GPU, and takes one more step from the same weights and moments on the same batch in each
 arithmetic. Gradients follow from the first moments before and after it. Prints a line a parameter, and ends with
 status 1 if ours lose more than PyTorch's:
 - In fp32, where each product of each system adds up in an order of its own, no parameter may lose more than three times
@@ -51,11 +51,11 @@ Errors = dict[str, dict[str, float]]  # of a parameter, or a kind of them, in ea
 
 
 class Run:
-    """A training in fp32 up to a step, and that step again in other arithmetics."""
+    """A training up to a step, and that step in several arithmetics."""
 
     def __init__(self, options: argparse.Namespace, model: Model, encoding: str, folder: Path) -> None:
-        self.options, self.model, self.encoding, self.begun = options, model, encoding, folder / "fp32"
-        settings = [*model.settings, "--position.encoding", encoding, "--precision", "fp32", "--train.warmup_steps", "20"]
+        self.options, self.model, self.encoding, self.begun = options, model, encoding, folder / "begun"
+        settings = [*model.settings, "--position.encoding", encoding, "--train.warmup_steps", "20"]
         settings += ["--train.micro_batch", str(model.rows), "--train.batch_tokens", str(model.batch_tokens)]
         settings += ["--train.tokens", str(options.step * model.batch_tokens), "--data.path", str(options.data)]
         settings += ["--train.validate_tokens", str(model.batch_tokens), "--data.order", "sequential"]
@@ -76,20 +76,15 @@ class Run:
         tensors = read_safetensors(self.checkpoint(folder, step) / "optimizer.safetensors")
         return {name.removesuffix(MOMENT): value for name, value in tensors.items() if name.endswith(MOMENT)}
 
-    def ours(self, folder: Path) -> Gradients:
+    def ours(self, precision: str) -> Gradients:
+        folder = self.begun.with_name(precision)
+        shutil.copytree(self.begun, folder)
+        shutil.rmtree(self.checkpoint(folder, self.options.step))
+        self.train(folder, ["--resume", "--precision", precision])
         beta = self.config["optimizer"]["beta1"]
         before = self.moments(self.begun, self.options.step - 1)
         after = self.moments(folder, self.options.step)
         return {name: (after[name] - beta * before[name]) / (1 - beta) for name in after}
-
-    def ours_again(self, extra: list[str]) -> Gradients:
-        """Of the last step in another arithmetic."""
-        folder = self.begun.with_name("again")
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(self.begun, folder)
-        shutil.rmtree(self.checkpoint(folder, self.options.step))
-        self.train(folder, ["--resume", *extra])
-        return self.ours(folder)
 
     def pytorch(self, method: Method, dtype: torch.dtype | None = None) -> Gradients:
         """Of a dtype all arithmetic may be done in, in small pieces: fp64 takes much memory."""
@@ -153,9 +148,9 @@ def compare(options: argparse.Namespace, model: str, encoding: str) -> bool:
         run = Run(options, MODELS[model], encoding, Path(folder))
         fp32 = Method(options.device, fp32=True, compile_mode="none")
         reference = run.pytorch(fp32, torch.float64)
-        gradients = {"fp32": run.ours(run.begun), "PyTorch fp32": run.pytorch(fp32)}
+        gradients = {"fp32": run.ours("fp32"), "PyTorch fp32": run.pytorch(fp32)}
         if options.device == "cuda":
-            gradients["bf16"] = run.ours_again(["--precision", "bf16"])
+            gradients["bf16"] = run.ours("bf16")
             gradients["PyTorch bf16"] = run.pytorch(Method(weights="bf16", compile_mode="none"))
             gradients["PyTorch autocast"] = run.pytorch(Method(compile_mode="none"))
     print(f"{model}, {encoding}, step {options.step}: errors of gradients against PyTorch's in fp64")
