@@ -31,16 +31,16 @@ void say_last(int rank, const std::string& why) {
   }
 }
 
-struct Watched {
-  Peer peer;
-  Clock::duration silent{};
-  bool speaks = false;
-  bool left = false;
-};
-
 }  // namespace
 
 struct Watch::State {
+  struct Watched {
+    Peer peer;
+    Clock::duration silent{};
+    bool speaks = false;
+    bool left = false;
+  };
+
   State(int own_rank, std::vector<Peer> peers, milliseconds silence_allowed,
         std::function<std::string()> health)
       : rank(own_rank),

@@ -32,7 +32,7 @@ struct Manifest {
     Split split = Split::kTrain;
     std::int64_t tokens = 0;
     std::int64_t documents = 0;  // that begin in it
-    CorpusPlace end;             // where the next shard begins
+    CorpusPlace end{};           // where the next shard begins
   };
 
   bool complete = false;
