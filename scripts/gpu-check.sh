@@ -50,16 +50,20 @@ sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanit
 mkdir -p "$records"
 record=$records/gpu-check.txt
 # What each command has to say, in the order of the commands; they run several at once, since most of their time is the
-# CPU's. One that failed leaves a file besides.
+# CPU's. One that runs has a file besides, and one that failed leaves one.
 said=$(mktemp -d)
 keep_record() {
-  local running
+  local running entry
   running=$(jobs -rp | paste -sd,)
   [ -z "$running" ] || pkill -P "$running" || true  # their time limits, which end all that they started
+  for entry in "$said"/???.runs; do
+    [ ! -e "$entry" ] || echo "FAILED: not done when the whole check was ended" >>"${entry%.runs}"
+  done
   cat "$said"/??? >>"$record"
   rm -rf "$said"
 }
 trap keep_record EXIT
+trap 'trap "" TERM INT; exit 143' TERM INT  # a second signal must not end what keeps the record
 count=0
 at_once=$(($(nproc) / 4 + 1))
 operations=nothing
@@ -127,7 +131,8 @@ check() {
   done
   next
   echo "begins: $(shown "${@:3}")" >&2
-  { check_now "$@" >"$entry" 2>&1; cat "$entry"; } &
+  : >"$entry.runs"
+  { check_now "$@" >"$entry" 2>&1; rm -f "$entry.runs"; cat "$entry"; } &
 }
 
 # A command as the record has it.
