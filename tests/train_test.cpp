@@ -230,6 +230,17 @@ TEST_F(Training, SaysHowToGoOnWithoutADamagedCheckpoint) {
   EXPECT_EQ(list_checkpoints(folder_ / "a").size(), 2U);
 }
 
+TEST_F(Training, SaysWhichFileWasCutWhileItWasRead) {
+  const std::string cut_when_it_runs = fmt::format(
+      "(until [ -s '{}' ]; do sleep 0.05; done; for shard in '{}'/*train*; do : > \"$shard\"; "
+      "done) &",
+      (folder_ / "a" / "metrics.jsonl").string(), (folder_ / "data").string());
+  const Ended cut = run(arguments("a", "--train.tokens 12800000"), cut_when_it_runs);
+  EXPECT_EQ(cut.status, 1);
+  EXPECT_THAT(cut.output, AllOf(HasSubstr((folder_ / "data").string() + "/"),
+                                HasSubstr("became shorter while it was read")));
+}
+
 TEST_F(Training, RefusesACheckpointAsTheFolderOfARun) {
   ASSERT_EQ(run(arguments("a", "--train.tokens 1280")).status, 0);
   const fs::path checkpoint = find_checkpoint(folder_ / "a");

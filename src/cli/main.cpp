@@ -2,6 +2,7 @@
 
 #include "cli/commands.h"
 #include "cli/interrupt.h"
+#include "cli/lost_file.h"
 #include "cli/streams.h"
 #include "cli/waiting.h"
 #include "core/error.h"
@@ -47,6 +48,7 @@ int do_command(CLI::App& app, int argc, char** argv) {
 int main(int argc, char** argv) {
   carope::wait_without_spinning(argv);
   carope::watch_for_interrupts();
+  carope::explain_lost_files();
   CLI::App app("Trains GPT-2-class language models with pluggable positional encodings.");
   app.name("carope");
   app.set_version_flag("--version", std::string(carope::version()));
