@@ -59,6 +59,7 @@ void add_norms(Cases& cases) {
   cases.push_back(gated_norm_case({.rows = 9, .width = 33, .heads = 8}));
   cases.push_back(gated_norm_case({.rows = 70, .width = 32, .heads = 16, .bias = false}));
   cases.push_back(gated_norm_case({.rows = 8, .width = 40, .heads = 20}));
+  cases.push_back(gated_norm_case({.rows = 8, .width = 40, .heads = 40}));
 }
 
 void add_embeddings(Cases& cases) {

@@ -81,7 +81,7 @@ void add_layers(Cases& cases) {
   }
   cases.push_back(gated_norm_case(
       {.rows = 20001, .width = 768, .heads = 12, .write = Write::kAccumulate}));  // several turns
-  for (const std::int64_t heads : {1, 8, 16, 20}) {
+  for (const std::int64_t heads : {1, 8, 16, 20, 70}) {
     cases.push_back(gated_norm_case({.rows = 100, .width = 768, .heads = heads, .bias = false}));
   }
   for (const std::int64_t width : {512, 760, 1024, 1536, 2048}) {
@@ -99,6 +99,8 @@ void add_gate_rows(Cases& cases) {
   add({.rows = 32767, .in = 768, .out = 19});
   add({.rows = 32769, .in = 768, .out = 32, .bias = false, .write = Write::kAccumulate});
   add({.rows = 700, .in = 768, .out = 19});
+  add({.rows = 700, .in = 768, .out = 70, .write = Write::kAccumulate});
+  add({.rows = 700, .in = 33, .out = 40});
   add({.rows = 700, .in = 200, .out = 3, .write = Write::kAccumulate});
 }
 
@@ -222,7 +224,7 @@ void add_optimizer(Cases& cases) {
 }  // namespace
 
 std::vector<OpCase> bf16_test_cases() {
-  constexpr std::int64_t kWidestGate = 32;
+  constexpr std::int64_t kWidestGate = 256;  // more heads than models have
   Cases cases;
   for (LinearCase layer : linear_test_cases()) {
     if (layer.out <= kWidestGate) {

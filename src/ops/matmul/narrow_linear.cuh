@@ -127,9 +127,4 @@ inline int shared_bytes(const Context& ctx) {
   return bytes;
 }
 
-inline void check_narrow(std::int64_t outputs) {
-  check<ShapeError>(outputs <= kMaxNarrowOutputs, "a narrow layer has {} outputs; at most {}",
-                    outputs, kMaxNarrowOutputs);
-}
-
 }  // namespace carope::cuda

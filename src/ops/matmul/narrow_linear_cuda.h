@@ -7,8 +7,6 @@
 // float or bf16. A row's result does not depend on which rows come with it.
 namespace carope::cuda {
 
-inline constexpr std::int64_t kMaxNarrowOutputs = 32;
-
 /// y = x Wᵀ + b: x [N, C], weight [O, C], y [N, O]. An empty bias is zero.
 void narrow_linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                    const Tensor& y);

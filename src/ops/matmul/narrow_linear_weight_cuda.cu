@@ -238,7 +238,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 __global__ void __launch_bounds__(kThreads)
     bias_kernel(const float* dy, const Partial partial, std::int64_t rows, int outputs) {
   __shared__ float sums[kThreads];
-  const auto output = static_cast<int>(threadIdx.x % kWarp);
+  const auto lane = static_cast<int>(threadIdx.x % kWarp);
+  const int output = static_cast<int>(blockIdx.y * kWarp) + lane;
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kSlab;
   float sum = 0.0F;
   for (std::int64_t row = begin + threadIdx.x / kWarp; row < min(begin + kSlab, rows);
@@ -247,9 +248,9 @@ __global__ void __launch_bounds__(kThreads)
   }
   sums[threadIdx.x] = sum;
   __syncthreads();
-  if (threadIdx.x < outputs) {
+  if (threadIdx.x < kWarp && output < outputs) {
     for (int warp = 1; warp < kWarps; ++warp) {
-      sum += sums[warp * static_cast<int>(kWarp) + output];
+      sum += sums[warp * static_cast<int>(kWarp) + lane];
     }
     partial.of_slab()[partial.weights + output] = sum;
   }
@@ -346,7 +347,6 @@ void narrow_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, con
   if (!dweight && !dbias) {
     return;
   }
-  check_narrow(dy.cols());
   const Problem p{.x = x, .dy = dy};
   const Way way = dweight ? way_of(ctx, p) : Way::kPlain;
   const int slab = way == Way::kWide    ? WideShape::kSlab
@@ -371,7 +371,8 @@ void narrow_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, con
     });
   }
   if (dbias && way == Way::kPlain) {
-    bias_kernel<<<slabs, kThreads, 0, stream_of(ctx)>>>(dy.f32(), partial, p.rows, p.outputs);
+    const dim3 grid(slabs, blocks_for(p.outputs, kWarp));
+    bias_kernel<<<grid, kThreads, 0, stream_of(ctx)>>>(dy.f32(), partial, p.rows, p.outputs);
     CUDA_CHECK_LAUNCH();
   }
   launch_early(ctx, join_slabs_kernel, dim3(blocks_for(width, kWarp)), dim3(kWarp, kJoiners),
