@@ -20,14 +20,15 @@ endif()
 
 if(carope_with_cuda)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
-    # The GPUs at hand. Without any: PTX that every GPU's driver since sm_80 can compile, and code for Hopper.
+    # The GPUs at hand from sm_80 on. Without any: PTX that every GPU's driver since sm_80 can compile, and code for Hopper.
     execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
                     OUTPUT_VARIABLE carope_gpus ERROR_QUIET RESULT_VARIABLE carope_no_gpus)
     string(REGEX MATCHALL "[0-9]+\\.[0-9]+" carope_gpus "${carope_gpus}")
+    string(REPLACE "." "" carope_gpus "${carope_gpus}")
+    list(FILTER carope_gpus EXCLUDE REGEX "^[1-7][0-9]$")
     if(carope_no_gpus OR NOT carope_gpus)
       set(CMAKE_CUDA_ARCHITECTURES 80-virtual 90a-real)
     else()
-      string(REPLACE "." "" carope_gpus "${carope_gpus}")
       list(TRANSFORM carope_gpus REPLACE "^90$" "90a")  # with Hopper's own instructions
       list(REMOVE_DUPLICATES carope_gpus)
       list(TRANSFORM carope_gpus APPEND "-real" OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)

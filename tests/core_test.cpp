@@ -129,6 +129,12 @@ TEST(Context, WithoutAGpuSaysSo) {
   }
 }
 
+TEST(Context, ServesGpusFromCompute8On) {
+  EXPECT_FALSE(cuda::is_served({.name = "Tesla T4", .compute_major = 7, .compute_minor = 5}));
+  EXPECT_TRUE(cuda::is_served({.name = "A100", .compute_major = 8, .compute_minor = 0}));
+  EXPECT_TRUE(cuda::is_served({.name = "B200", .compute_major = 10, .compute_minor = 0}));
+}
+
 TEST(Context, WithAGpuMovesBytes) {
   if (cuda::devices().empty()) {
     GTEST_SKIP() << "no GPU is present";

@@ -1,5 +1,6 @@
 #include "cli/compute.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "core/cuda.h"
@@ -44,13 +45,18 @@ void add_recompute_option(CLI::App& command, ComputeOptions& options) {
 }
 
 Context open_context(const ComputeOptions& options, const Launch& launch) {
-  const bool gpu = options.device == "auto" ? !cuda::devices().empty() : options.device != "cpu";
+  const std::vector<cuda::DeviceInfo> devices =
+      options.device == "cpu" ? std::vector<cuda::DeviceInfo>{} : cuda::devices();
+  const auto served = std::find_if(devices.begin(), devices.end(), cuda::is_served);
+  const bool gpu = options.device == "auto" ? served != devices.end() : options.device != "cpu";
   const auto index = [&] {
     if (options.device != "auto" && options.device != "cuda") {
       return cuda_index(options.device);
     }
-    const auto visible = static_cast<int>(cuda::devices().size());
-    return launch.world_size > 1 && visible > 0 ? gpu_of_rank(launch, visible) : 0;
+    if (launch.world_size > 1 && !devices.empty()) {
+      return gpu_of_rank(launch, static_cast<int>(devices.size()));
+    }
+    return served == devices.end() ? 0 : static_cast<int>(served - devices.begin());
   };
   Context ctx = gpu ? Context::cuda(index()) : Context::cpu(options.threads);
   check<ConfigError>(gpu || options.precision != "bf16",

@@ -13,9 +13,10 @@ void add_devices(CLI::App& app) {
     const auto devices = cuda::devices();
     for (std::size_t i = 0; i < devices.size(); ++i) {
       const cuda::DeviceInfo& device = devices[i];
-      fmt::print("cuda:{}: {}, compute {}.{}, {} multiprocessors, {:.1f} GiB\n", i, device.name,
+      fmt::print("cuda:{}: {}, compute {}.{}, {} multiprocessors, {:.1f} GiB{}\n", i, device.name,
                  device.compute_major, device.compute_minor, device.multiprocessors,
-                 static_cast<double>(device.memory_bytes) / (1024.0 * 1024.0 * 1024.0));
+                 static_cast<double>(device.memory_bytes) / (1024.0 * 1024.0 * 1024.0),
+                 cuda::is_served(device) ? "" : " (not used: compute 8.0 is needed)");
     }
     if (devices.empty()) {
       fmt::print("cuda: {}\n", cuda::compiled() ? "no GPU found" : "built without CUDA");

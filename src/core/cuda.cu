@@ -3,6 +3,27 @@
 #include "core/cuda_check.h"
 
 namespace carope::cuda {
+namespace {
+
+__global__ void do_nothing() {}
+
+/// Throws unless the current device can run this program's kernels.
+void require_kernels(int device) {
+  cudaFuncAttributes attributes{};
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, do_nothing);
+  if (status != cudaSuccess) {
+    cudaGetLastError();  // a later check must not see it
+    const DeviceInfo info = devices().at(static_cast<std::size_t>(device));
+    throw DeviceError(fmt::format(
+        "cuda:{} is of compute capability {}.{} ({}), for which this program has no kernels ({}): "
+        "{}, or use --device cpu",
+        device, info.compute_major, info.compute_minor, info.name, cudaGetErrorString(status),
+        is_served(info) ? "build it again where that GPU is present" : "8.0 is needed"));
+  }
+}
+
+}  // namespace
+
 bool compiled() { return true; }
 
 std::vector<DeviceInfo> devices() {
@@ -23,6 +44,7 @@ std::vector<DeviceInfo> devices() {
 
 std::shared_ptr<void> make_stream(int device) {
   const CurrentDevice current(device);
+  require_kernels(device);
   cudaStream_t stream = nullptr;
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   return {stream, [](void* owned) { cudaStreamDestroy(static_cast<cudaStream_t>(owned)); }};

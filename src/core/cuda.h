@@ -18,6 +18,9 @@ struct DeviceInfo {
   std::size_t memory_bytes = 0;
 };
 
+/// Whether there are kernels for such a GPU, if the program was compiled for it.
+inline bool is_served(const DeviceInfo& device) { return device.compute_major >= 8; }
+
 /// Whether this build has the CUDA part.
 bool compiled();
 /// The devices this process can use, in CUDA's order; empty without a GPU or a driver.

@@ -11,7 +11,10 @@
 
 namespace carope::test {
 
-inline bool has_gpu() { return !cuda::devices().empty(); }
+inline bool has_gpu() {
+  const std::vector<cuda::DeviceInfo> devices = cuda::devices();
+  return !devices.empty() && cuda::is_served(devices.front());
+}
 
 /// A context on the first GPU.
 inline Context cuda_context(bool deterministic = true,
