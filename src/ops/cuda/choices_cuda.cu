@@ -12,12 +12,14 @@
 
 #include "core/file.h"
 #include "core/progress.h"
+#include "core/version.h"
 #include "ops/cuda/kernel.cuh"
 
 namespace carope::cuda {
 namespace {
 
-/// Where this machine's choices are kept; empty if the user has no such folder.
+/// Where this machine's choices are kept, which another version's kernels may not suit; empty if
+/// the user has no such folder.
 std::filesystem::path choices_file(const Context& ctx) {
   const auto folder_in = [](const char* variable) -> std::filesystem::path {
     const char* value = std::getenv(variable);
@@ -37,7 +39,7 @@ std::filesystem::path choices_file(const Context& ctx) {
       device.begin(), device.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '-');
   int runtime = 0;
   CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
-  return folder / "carope" / fmt::format("fastest-{}-cuda{}.txt", device, runtime);
+  return folder / "carope" / fmt::format("fastest-{}-cuda{}-{}.txt", device, runtime, version());
 }
 
 }  // namespace
