@@ -19,6 +19,7 @@
 #include "support/cuda_contexts.h"
 #include "support/folder.h"
 #include "support/program.h"
+#include "support/shard_files.h"
 #include "support/training.h"
 #include "train/checkpoint.h"
 
@@ -436,24 +437,34 @@ TEST_F(TrainingOnGpu, SaysWhatWouldFit) {
   ASSERT_LT(bytes(Purpose::kRecomputing), 0.75 * bytes(Purpose::kTraining));
   const auto memory = static_cast<double>(cuda::devices().front().memory_bytes);
   const auto rows = static_cast<std::int64_t>(1.2 * memory / bytes(Purpose::kTraining)) * kRows;
-  const auto refused = [&](std::int64_t micro_batch) {
+  const auto train = [&](std::int64_t micro_batch, const std::string& more) {
     return run(arguments(
         "a", fmt::format("--device cuda --model.layers {} --model.heads {} --model.width {} "
                          "--model.vocabulary {} --model.length {} --train.micro_batch {} "
-                         "--train.batch_tokens {}",
+                         "--train.batch_tokens {} {}",
                          model.layers, model.heads, model.width, model.vocabulary, model.length,
-                         micro_batch, micro_batch * model.length)));
+                         micro_batch, micro_batch * model.length, more)));
   };
-  const Ended large = refused(rows);
+  const Ended large = train(rows, "");
   EXPECT_EQ(large.status, 1);
   EXPECT_THAT(
       large.output,
       AllOf(HasSubstr(fmt::format("train.micro_batch = {} rows of 128 tokens do not fit", rows)),
             HasSubstr(". --recompute would fit")));
-  const Ended huge = refused(8 * rows);
+  const Ended huge = train(8 * rows, "");
   EXPECT_EQ(huge.status, 1);
   EXPECT_THAT(huge.output,
               HasSubstr(fmt::format(". --train.micro_batch {} --recompute would fit", rows)));
+
+  const std::vector<std::uint16_t> tokens(static_cast<std::size_t>(rows * model.length + 1), 7);
+  const fs::path data = folder_ / "large";
+  fs::create_directory(data);
+  for (const char* shard : {"t_train_000001.bin", "t_val_000000.bin"}) {
+    write_bytes(data / shard, shard_bytes(tokens));
+  }
+  const Ended fits = train(rows, fmt::format("--recompute --data.path '{}' --train.tokens {}",
+                                             data.string(), rows * model.length));
+  EXPECT_EQ(fits.status, 0) << fits.output;
 }
 
 }  // namespace

@@ -39,8 +39,11 @@ Activations plan_training(const Context& ctx, const Gpt& model, const RunConfig&
     return model.plan(rows, config.model.length,
                       recompute ? Purpose::kRecomputing : Purpose::kTraining);
   };
+  // What is suggested has to leave room for what a step takes besides: kernels, and their scratch.
+  constexpr std::size_t kBesides = std::size_t{1} << 30;
   const auto fits = [&](std::int64_t rows, bool recompute) {
     try {
+      const Memory besides(ctx.device(), kBesides);
       plan(rows, recompute);
       return true;
     } catch (const OutOfMemory&) {
