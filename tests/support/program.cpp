@@ -8,9 +8,18 @@
 #include <cstdio>
 
 namespace carope::test {
+namespace {
+
+std::string hide_gpus(const std::string& arguments) {
+  const bool wanted = arguments.find("--device cuda") != std::string::npos;
+  return wanted ? "" : "export CUDA_VISIBLE_DEVICES=-1; ";
+}
+
+}  // namespace
 
 Ended run(const std::string& arguments, const std::string& environment) {
-  const std::string command = environment + " '" CAROPE_PROGRAM "' " + arguments + " 2>&1";
+  const std::string command =
+      hide_gpus(arguments) + environment + " '" CAROPE_PROGRAM "' " + arguments + " 2>&1";
   FILE* pipe = popen(command.c_str(), "r");
   std::string output;
   std::array<char, 4096> buffer{};
@@ -27,7 +36,8 @@ pid_t start(const std::string& arguments) {
     const int null = open("/dev/null", O_WRONLY);
     dup2(null, STDOUT_FILENO);
     dup2(null, STDERR_FILENO);
-    execl("/bin/sh", "sh", "-c", ("exec '" CAROPE_PROGRAM "' " + arguments).c_str(), nullptr);
+    const std::string command = hide_gpus(arguments) + "exec '" CAROPE_PROGRAM "' " + arguments;
+    execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
     _exit(127);
   }
   return child;

@@ -11,6 +11,9 @@ struct Ended {
   std::string output;  // both streams
 };
 
+// The program sees a GPU only where --device cuda asks for one: what other tests expect is the
+// CPU's.
+
 /// Runs the program as a user does, from a shell.
 Ended run(const std::string& arguments, const std::string& environment = "");
 
