@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import math
 import shlex
 import statistics
 import sys
@@ -193,7 +194,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ahead", type=int, default=0, help="first begin PyTorch's processes, so many at a time")
     parser.add_argument("--quick", action="store_true", help="one round of 5 steps, trials of one")
-    parser.add_argument("--seconds", type=float, default=540, help="begin no case or further round after this time")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no case or further round after this time")
     parser.add_argument("--out", type=Path, default=Path("side_by_side.jsonl"), help="all measurements, appended")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args(arguments[:split])
