@@ -32,7 +32,7 @@ if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
   exit 1
 fi
 programs=(core_test cuda_ops_test cuda_model_test cuda_token_pass_test cuda_token_row_test cuda_pick_test
-  cuda_training_test attention_through_test golden_test train_test dist_test)
+  cuda_training_test cuda_commands_test attention_through_test golden_test train_test dist_test)
 if [ $# -eq 0 ]; then
   cmake --preset cuda
   cmake --build --preset cuda --target carope_program "${programs[@]}"
@@ -186,7 +186,7 @@ note "compiler: $(sed -n 's/^CMAKE_CUDA_COMPILER_VERSION:[^=]*=//p;s/^set(CMAKE_
 
 if has tests; then
   # It asks for all of the GPU's memory, so the others begin after it.
-  check 120 1 "$tests/train_test" --gtest_brief=1 --gtest_filter=TrainingOnGpu.SaysWhatWouldFit
+  check 180 1 "$tests/train_test" --gtest_brief=1 --gtest_filter=TrainingOnGpu.SaysWhatWouldFit
   wait
 fi
 
@@ -216,6 +216,7 @@ if has tests; then
   check 300 4 "$tests/attention_through_test" --gtest_brief=1
   check 300 1 "$tests/golden_test" --gtest_brief=1 '--gtest_filter=PyTorchOnCuda/*'
   check 300 1 "$tests/train_test" --gtest_brief=1 '--gtest_filter=TrainingOnGpu.GoesOn*'
+  check 300 1 "$tests/cuda_commands_test" --gtest_brief=1
   check 300 1 "$tests/dist_test" --gtest_brief=1 '--gtest_filter=OneGpu.*'
 fi
 
@@ -234,12 +235,11 @@ export -f own_races
 
 # A tool's run of some tests.
 sanitize() {
-  local tool=$1 limit=$2 processes=$3 program=$4 filter=$5 run=("$sanitizer" --error-exitcode 1)
+  local tool=$1 limit=$2 processes=$3 program=$4 filter=$5 run=("$sanitizer" --error-exitcode 1 --print-limit 20)
   if [ "$tool" = racecheck ]; then
-    run=(own_races "$sanitizer")
+    run=(own_races "$sanitizer" --print-limit 100000)  # all of them: one of ours may be the last
   fi
-  check "$limit" "$processes" "${run[@]}" --tool "$tool" --print-limit 20 "$tests/$program" --gtest_brief=1 \
-    "--gtest_filter=$filter"
+  check "$limit" "$processes" "${run[@]}" --tool "$tool" "$tests/$program" --gtest_brief=1 "--gtest_filter=$filter"
 }
 
 if [ -z "$sanitizer" ] && [[ $only == *check* ]]; then
@@ -259,7 +259,7 @@ some_of_all='
   Sweep gelu rows70_*
   Sweep layer_norm rows130_width33 rows17_width24 rows9_width1000
   Sweep residual_norm rows130_in5_width33 rows17_in32_width24_accumulate rows4_in24_width64_by_row
-  Sweep gated_norm rows7_width40_heads12 rows8_width40_heads20
+  Sweep gated_norm rows7_width40_heads12 rows8_width40_heads20 rows8_width40_heads40
   Sweep embedding B3_T65_*
   Sweep add_positions B2_T17_documents_*_positions20
   Sweep add_sinusoid B2_T17_documents_*_width10
