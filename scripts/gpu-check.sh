@@ -301,6 +301,21 @@ whole_tiles='*/WholeTiles.L*/carope_B2_T512_H8'
 step='*/TrainingStep.GivesTheSameBitsAgain/carope_B4_T128_H4'
 models='*/CudaModel.L*/carope_documents_D*:*/CudaModel.L*/learnable_D*'
 
+# The longest first, so that all end together.
+if has racecheck; then
+  sanitize racecheck 420 4 cuda_ops_test "$operations"
+  sanitize racecheck 240 1 cuda_training_test "$step"
+  sanitize racecheck 240 2 attention_through_test "$through"
+fi
+if has initcheck; then
+  # The operations' tests fill all memory with NaN; what a model leaves unwritten shows in its own memory. In fp32
+  # alone: of products in bf16 the tool does not see what their tiles' copies to memory write, up to CUDA 13.0
+  # (CudaModel.ReadsOnlyWhatItHasWritten is about both).
+  note "" "initcheck: models in fp32 alone; it does not see what cuBLASLt's products in bf16 write (copies of tiles)"
+  sanitize initcheck 240 2 attention_through_test "$through"
+  sanitize initcheck 420 4 cuda_model_test \
+    '*/CudaModel.L*/carope_documents_D*_f32:*/CudaModel.L*/learnable_D*_f32:*/CudaDecoding.P*/carope_embedding_D64_f32'
+fi
 if has memcheck; then
   sanitize memcheck 300 4 cuda_ops_test "$operations"
   sanitize memcheck 120 2 attention_through_test "$through"
@@ -308,20 +323,6 @@ if has memcheck; then
   sanitize memcheck 240 1 cuda_token_pass_test "$token"
   sanitize memcheck 240 1 cuda_pick_test "$picks"
   sanitize memcheck 240 2 cuda_training_test "$whole_tiles:$step"
-fi
-if has racecheck; then
-  sanitize racecheck 420 4 cuda_ops_test "$operations"
-  sanitize racecheck 240 2 attention_through_test "$through"
-  sanitize racecheck 240 1 cuda_training_test "$step"
-fi
-if has initcheck; then
-  # The operations' tests fill all memory with NaN; what a model leaves unwritten shows in its own memory. In fp32
-  # alone: of products in bf16 the tool does not see what their tiles' copies to memory write, up to CUDA 13.0
-  # (CudaModel.ReadsOnlyWhatItHasWritten is about both).
-  note "" "initcheck: models in fp32 alone; it does not see what cuBLASLt's products in bf16 write (copies of tiles)"
-  sanitize initcheck 420 4 cuda_model_test \
-    '*/CudaModel.L*/carope_documents_D*_f32:*/CudaModel.L*/learnable_D*_f32:*/CudaDecoding.P*/carope_embedding_D64_f32'
-  sanitize initcheck 240 2 attention_through_test "$through"
 fi
 
 not_run=''
