@@ -8,6 +8,7 @@
 #include "core/cuda.h"
 #include "core/parallel.h"
 #include "core/random.h"
+#include "support/cuda_contexts.h"
 #include "support/errors.h"
 
 namespace carope::test {
@@ -136,7 +137,7 @@ TEST(Context, ServesGpusFromCompute8On) {
 }
 
 TEST(Context, WithAGpuMovesBytes) {
-  if (cuda::devices().empty()) {
+  if (!has_gpu()) {
     GTEST_SKIP() << "no GPU is present";
   }
   const Device device{DeviceKind::kCuda, 0};

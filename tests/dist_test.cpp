@@ -15,6 +15,7 @@
 #include "core/memory.h"
 #include "dist/communicator.h"
 #include "dist/nccl.h"
+#include "support/cuda_contexts.h"
 #include "support/errors.h"
 #include "support/folder.h"
 #include "support/training.h"
@@ -285,7 +286,7 @@ TEST_F(Ranks, RefuseWhatCannotBeShared) {
 class OneGpu : public testing::Test {
  protected:
   void SetUp() override {
-    if (!nccl::compiled() || cuda::devices().empty()) {
+    if (!nccl::compiled() || !has_gpu()) {
       GTEST_SKIP() << (nccl::compiled() ? "no GPU is present" : "built without NCCL");
     }
     ctx_ = std::make_unique<Context>(Context::cuda(0));

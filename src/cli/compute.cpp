@@ -1,6 +1,5 @@
 #include "cli/compute.h"
 
-#include <algorithm>
 #include <charconv>
 
 #include "core/cuda.h"
@@ -21,12 +20,24 @@ int cuda_index(const std::string& device) {
   return index;
 }
 
+std::vector<int> served_gpus() {
+  const std::vector<cuda::DeviceInfo> devices = cuda::devices();
+  std::vector<int> served;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    if (cuda::is_served(devices[i])) {
+      served.push_back(static_cast<int>(i));
+    }
+  }
+  return served;
+}
+
 }  // namespace
 
 void add_compute_options(CLI::App& command, ComputeOptions& options) {
   command
-      .add_option("--device", options.device,
-                  "auto (default): a GPU where there is one; or cpu, cuda, cuda:N")
+      .add_option(
+          "--device", options.device,
+          "auto (default): a GPU where there is one (compute 8.0 or later); or cpu, cuda, cuda:N")
       ->type_name("DEVICE");
   command
       .add_option("--precision", options.precision,
@@ -45,18 +56,18 @@ void add_recompute_option(CLI::App& command, ComputeOptions& options) {
 }
 
 Context open_context(const ComputeOptions& options, const Launch& launch) {
-  const std::vector<cuda::DeviceInfo> devices =
-      options.device == "cpu" ? std::vector<cuda::DeviceInfo>{} : cuda::devices();
-  const auto served = std::find_if(devices.begin(), devices.end(), cuda::is_served);
-  const bool gpu = options.device == "auto" ? served != devices.end() : options.device != "cpu";
+  const std::vector<int> served = options.device == "cpu" ? std::vector<int>{} : served_gpus();
+  const bool gpu = options.device == "auto" ? !served.empty() : options.device != "cpu";
   const auto index = [&] {
     if (options.device != "auto" && options.device != "cuda") {
       return cuda_index(options.device);
     }
-    if (launch.world_size > 1 && !devices.empty()) {
-      return gpu_of_rank(launch, static_cast<int>(devices.size()));
+    if (served.empty()) {
+      return 0;  // for the error that says why
     }
-    return served == devices.end() ? 0 : static_cast<int>(served - devices.begin());
+    const bool alone = launch.world_size == 1;
+    const int number = alone ? 0 : gpu_of_rank(launch, static_cast<int>(served.size()));
+    return served[static_cast<std::size_t>(number)];
   };
   Context ctx = gpu ? Context::cuda(index()) : Context::cpu(options.threads);
   check<ConfigError>(gpu || options.precision != "bf16",

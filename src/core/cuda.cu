@@ -11,15 +11,17 @@ __global__ void do_nothing() {}
 void require_kernels(int device) {
   cudaFuncAttributes attributes{};
   const cudaError_t status = cudaFuncGetAttributes(&attributes, do_nothing);
-  if (status != cudaSuccess) {
-    cudaGetLastError();  // a later check must not see it
-    const DeviceInfo info = devices().at(static_cast<std::size_t>(device));
-    throw DeviceError(fmt::format(
-        "cuda:{} is of compute capability {}.{} ({}), for which this program has no kernels ({}): "
-        "{}, or use --device cpu",
-        device, info.compute_major, info.compute_minor, info.name, cudaGetErrorString(status),
-        is_served(info) ? "build it again where that GPU is present" : "8.0 is needed"));
+  if (status != cudaErrorNoKernelImageForDevice && status != cudaErrorInvalidDeviceFunction) {
+    CUDA_CHECK(status);
+    return;
   }
+  cudaGetLastError();  // a later check must not see it
+  const DeviceInfo info = devices().at(static_cast<std::size_t>(device));
+  throw DeviceError(fmt::format(
+      "cuda:{} is of compute capability {}.{} ({}), for which this program has no kernels: {}, or "
+      "use --device cpu",
+      device, info.compute_major, info.compute_minor, info.name,
+      is_served(info) ? "build it again where that GPU is present" : "8.0 is needed"));
 }
 
 }  // namespace
