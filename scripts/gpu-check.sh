@@ -83,7 +83,7 @@ summary() {
     awk '!($1 in f) || $2 + 0 > f[$1] + 0 { f[$1] = $2 } !($1 in g) || $3 + 0 > g[$1] + 0 { g[$1] = $3 }
       END { for (name in f) printf "%-28s%12s%12s\n", name, f[name], g[name] }' | sort |
     sed '1i largest relative errors: operation, forward, gradient'
-  grep -E 'against|^all |seed|: as exact|LESS EXACT' "$log" || true
+  grep -E 'against|^all |seed|: as exact|LESS EXACT|^OWN RACE' "$log" || true
   grep -E '^\[(=====|  PASSED|  SKIPPED|  FAILED).*|========= .*(SUMMARY|Error|Invalid|Uninit|hazard)' "$log" |
     sort | uniq -c | sort -rn | head -40 | sed 's/^ *1 //' || true
 }
@@ -222,11 +222,13 @@ fi
 
 # Runs racecheck, which also takes how cuBLASLt's kernels hand on tiles for races: those in other kernels are failures.
 own_races() {
-  local found status=0
+  local found own status=0
   found=$(mktemp "$log.XXXX")
   "$@" >"$found" 2>&1 || status=$?
   cat "$found"
-  if grep 'Race reported' "$found" | grep -qvE ' at (nvjet_|cutlass|void cutlass)'; then
+  own=$(grep 'Race reported' "$found" | grep -vE ' at (nvjet_|cutlass|void cutlass)' || true)
+  if [ -n "$own" ]; then
+    sed 's/^/OWN RACE: /' <<<"$own"
     status=1
   fi
   return "$status"

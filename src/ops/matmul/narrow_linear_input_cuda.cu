@@ -6,7 +6,8 @@ namespace {
 constexpr int kThreads = kNarrowThreads;
 constexpr int kWarps = kNarrowWarps;
 
-/// Outputs whose products a kernel sums; where there are more, others add theirs.
+/// Outputs whose products a kernel sums. Where there are more, others add theirs, to dx as it was
+/// rounded.
 constexpr int kMostOutputs = 32;
 
 struct Input {
