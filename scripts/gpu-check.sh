@@ -270,7 +270,6 @@ some_of_all='
   Sweep rotary B1_T20_documents_0_9_H2_P32_* B2_T17_H3_P5_base100
   Sweep carope B1_T20_documents_0_9_H2_P32_*exponent0 B1_T65_H3_P9_chunk7_exponent1 B1_T130_H1_P32_chunk64_exponent0
   Sweep carope_pieces B3_T30_H2_P5_chunk7_*
-  Sweep carope_gate_backward B1_T257_H2_P32_chunk512_exponent0 B1_T50_documents_*_P16_*exponent0
   Sweep attention B2_T65_H3_D5 B2_T65_H3_D5_slopes B1_T70_H2_D16_scale4 B2_T200_documents_* B2_T9_H2_D64
   Sweep attention_cached B2_T130_H3_D6_pieces_* B2_T17_H3_D6_slopes_pieces_9_1_1_6
   Sweep gate rows17_in20_out9_no_bias rows300_in7_out2_by_row rows4_in700_out3_no_bias

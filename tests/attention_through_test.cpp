@@ -27,13 +27,15 @@ enum class Rotated { kNot, kByIncrements, kByPhases };
 struct Way {
   Rotated rotated = Rotated::kNot;
   RotaryLayout layout = RotaryLayout::kHalf;
-  bool torque = false;
+  bool gate = false;
+  std::int64_t exponent_start = 0;
   bool bias = true;
   Write write = Write::kOverwrite;
 
   std::string name() const {
-    return fmt::format("rotated {} layout {} torque {} bias {} write {}", static_cast<int>(rotated),
-                       static_cast<int>(layout), torque, bias, static_cast<int>(write));
+    return fmt::format("rotated {} layout {} gate {} exponent_start {} bias {} write {}",
+                       static_cast<int>(rotated), static_cast<int>(layout), gate, exponent_start,
+                       bias, static_cast<int>(write));
   }
 };
 
@@ -43,10 +45,11 @@ std::vector<Way> all_ways() {
     ways.push_back({.rotated = Rotated::kByIncrements, .layout = layout});
     ways.push_back({.rotated = Rotated::kByIncrements, .layout = layout, .bias = false});
     ways.push_back({.rotated = Rotated::kByPhases, .layout = layout});
-    ways.push_back({.rotated = Rotated::kByPhases, .layout = layout, .torque = true});
+    ways.push_back({.rotated = Rotated::kByPhases, .layout = layout, .gate = true});
     ways.push_back({.rotated = Rotated::kByPhases,
                     .layout = layout,
-                    .torque = true,
+                    .gate = true,
+                    .exponent_start = 2,
                     .write = Write::kAccumulate});
   }
   return ways;
@@ -82,7 +85,8 @@ struct Call {
              .logsumexp = make({batch, heads, length}, DType::kF32),
              .dout = make({batch, length, heads * kDim}, type),
              .dqkv = make({batch, length, 3 * heads * kDim}, type)},
-        torque(make({batch, length, heads, kPairs}, type)),
+        logits(make({batch, length, heads}, DType::kF32)),
+        dlogits(make({batch, length, heads}, DType::kF32)),
         bias_gradient(make({3 * heads * kDim}, DType::kF32)),
         increments(make({kPairs}, DType::kU32)),
         phases(make({batch, length, heads, kPairs}, DType::kU16)) {
@@ -94,6 +98,11 @@ struct Call {
       phase[i] = static_cast<std::uint16_t>(random.below(1U << 16, i));
     }
     copy_from_host(phases.raw(), phase.data(), phases.bytes(), ctx.device());
+    auto gates = random_values(logits.size(), 3);  // with a few that are far out
+    for (std::size_t i = 0; i < gates.size(); ++i) {
+      gates[i] = i % 97 == 50 ? 12.0F : i % 89 == 30 ? -12.0F : gates[i] - 0.9F;
+    }
+    write(gates, logits);
     write(random_values(args.qkv.size(), 1), args.qkv);
     write(random_values(args.dout.size(), 2), args.dout);
   }
@@ -102,7 +111,9 @@ struct Call {
     return {.layout = way.layout,
             .increments = way.rotated == Rotated::kByIncrements ? increments : Tensor{},
             .phases = way.rotated == Rotated::kByPhases ? phases : Tensor{},
-            .torque = way.torque ? torque : Tensor{},
+            .logits = way.gate ? logits : Tensor{},
+            .exponent_start = way.exponent_start,
+            .dlogits = way.gate ? dlogits : Tensor{},
             .bias_gradient = way.bias ? bias_gradient : Tensor{},
             .write = way.write};
   }
@@ -110,7 +121,7 @@ struct Call {
   /// Goes through, with results that were there before as the way has them.
   bool go(const Way& way) {
     fill(args.dqkv, NAN);
-    fill(torque, NAN);
+    fill(dlogits, NAN);
     fill(bias_gradient, way.write == Write::kAccumulate ? kBefore : NAN);
     return attention_backward_through(ctx, attention, seq, args, input(way));
   }
@@ -133,7 +144,7 @@ struct Call {
   Sequence seq;
   Attention attention;
   AttentionBackward args;
-  Tensor torque, bias_gradient, increments, phases;
+  Tensor logits, dlogits, bias_gradient, increments, phases;
 
  private:
   Tensor make(const Shape& shape, DType type) {
@@ -181,9 +192,9 @@ void rotate(const Call& cpu, const Way& way, Direction direction, std::vector<fl
 /// The same step by step on the CPU, from dqkv as attention leaves it.
 struct Expected {
   Expected(Call& cpu, const Way& way, const std::vector<float>& rotated_gradients)
-      : dqkv(rotated_gradients), torque(static_cast<std::size_t>(cpu.torque.size())) {
-    if (way.torque) {
-      add_torque(cpu, way);
+      : dqkv(rotated_gradients) {
+    if (way.gate) {
+      dlogits = gate_gradients(cpu, way);
     }
     rotate(cpu, way, Direction::kBackward, dqkv);
     bias_gradient = sum_columns(dqkv, way, cpu.args.dqkv.cols());
@@ -201,16 +212,36 @@ struct Expected {
   }
 
   std::vector<float> dqkv;
-  std::vector<double> torque;
+  std::vector<double> dlogits;
   std::vector<double> bias_gradient;
 
  private:
-  void add_torque(const Call& cpu, const Way& way) {
+  /// dz(t) = -f σ(z) Σ_p e f^e G_p(t), where G_p(t) sums the phases' gradients from t on.
+  std::vector<double> gate_gradients(const Call& cpu, const Way& way) const {
     const float* qkv = cpu.args.qkv.f32();
+    std::vector<double> sums(static_cast<std::size_t>(cpu.phases.size()));
     for_each_pair(cpu, way, [&](std::size_t pair, std::size_t x, std::size_t y) {
-      torque[pair] += static_cast<double>(qkv[x]) * static_cast<double>(dqkv[y]) -
-                      static_cast<double>(qkv[y]) * static_cast<double>(dqkv[x]);
+      sums[pair] += static_cast<double>(qkv[x]) * static_cast<double>(dqkv[y]) -
+                    static_cast<double>(qkv[y]) * static_cast<double>(dqkv[x]);
     });
+    const auto step = static_cast<std::size_t>(cpu.attention.heads * kPairs);  // to the next token
+    for (std::size_t i = sums.size() - step; i-- > 0;) {
+      const bool last = i / step % static_cast<std::size_t>(cpu.seq.length) ==
+                        static_cast<std::size_t>(cpu.seq.length) - 1;
+      sums[i] += last ? 0.0 : sums[i + step];
+    }
+    std::vector<double> gradients;
+    for (std::size_t gate = 0; gate < static_cast<std::size_t>(cpu.logits.size()); ++gate) {
+      const double z = cpu.logits.f32()[gate];
+      const double f = 1.0 / (std::log1p(std::exp(z)) + 1.0);
+      double sum = 0.0;
+      for (std::size_t p = 0; p < kPairs; ++p) {
+        const auto e = static_cast<double>(p) + static_cast<double>(way.exponent_start);
+        sum += e * std::pow(f, e) * sums[gate * kPairs + p];
+      }
+      gradients.push_back(-f / (1.0 + std::exp(-z)) * sum);
+    }
+    return gradients;
   }
 };
 
@@ -256,8 +287,8 @@ TEST_P(ThroughOnGpu, GivesWhatTheCpuGivesStepByStep) {
     ASSERT_TRUE(gpu.go(way));
     const auto dqkv = read(gpu.args.dqkv);
     EXPECT_LE(error_of(dqkv, expected.dqkv), tolerated);
-    if (way.torque) {
-      EXPECT_LE(error_of(read(gpu.torque), expected.torque), tolerated);
+    if (way.gate) {
+      EXPECT_LE(error_of(read(gpu.dlogits), expected.dlogits), tolerated);
     }
     if (way.bias) {
       const auto sums = read(gpu.bias_gradient);
@@ -345,11 +376,11 @@ TEST_P(ThroughOnGpu, GivesTheSameBitsAgainAndThoseOfAttentionAlone) {
   Context device = cuda_context();
   Call gpu = call(device, DType::kBF16);
   attention(device, gpu.attention, gpu.seq, gpu.args.qkv, gpu.args.out, gpu.args.logsumexp);
-  const Way way{.rotated = Rotated::kByPhases, .torque = true};
+  const Way way{.rotated = Rotated::kByPhases, .gate = true};
   std::vector<std::vector<float>> found;
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(gpu.go(way));
-    for (const Tensor& result : {gpu.args.dqkv, gpu.torque, gpu.bias_gradient}) {
+    for (const Tensor& result : {gpu.args.dqkv, gpu.dlogits, gpu.bias_gradient}) {
       found.push_back(read(result));
     }
   }
@@ -442,8 +473,12 @@ TEST(Through, RefusesAnInputThatDoesNotFit) {
   EXPECT_THAT(said({.increments = call.increments.reshape({2, 16})}),
               HasSubstr("the increments of attention's input"));
   EXPECT_THAT(said({.phases = few}), HasSubstr("the phases of attention's input"));
-  EXPECT_THAT(said({.phases = call.phases, .torque = call.torque.reshape({2, 384, 32})}),
-              HasSubstr("the torque"));
+  EXPECT_THAT(said({.phases = call.phases, .logits = call.logits.reshape({2, 384})}),
+              HasSubstr("the gate logits of attention's input"));
+  EXPECT_THAT(said({.phases = call.phases,
+                    .logits = call.logits,
+                    .dlogits = call.dlogits.reshape({2, 384})}),
+              HasSubstr("dlogits"));
   EXPECT_THAT(said({.bias_gradient = call.bias_gradient.reshape({3, 192})}),
               HasSubstr("the gradient of qkv's bias"));
   EXPECT_THAT(said({.increments = call.increments, .phases = call.phases}),
@@ -453,8 +488,11 @@ TEST(Through, RefusesAnInputThatDoesNotFit) {
                                   call.args.out, call.args.logsumexp);
               }),
               HasSubstr("the phases of attention's input"));
-  EXPECT_THAT(said({.increments = call.increments, .torque = call.torque}),
-              HasSubstr("the gradient of the phases of attention's input: give them too"));
+  for (const AttentionInput& input :
+       {AttentionInput{.logits = call.logits, .dlogits = call.dlogits},
+        {.phases = call.phases, .dlogits = call.dlogits}}) {
+    EXPECT_THAT(said(input), HasSubstr("give logits and phases too"));
+  }
 }
 
 }  // namespace

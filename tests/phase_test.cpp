@@ -60,28 +60,6 @@ class Call {
                      .dqkv = rows(dqkv),
                      .dlogits = gates(dlogits)});
   }
-  /// The gates' gradient from that of each phase, q̃ × dq̃ + k̃ × dk̃.
-  std::vector<float> gate_gradient(Context& ctx) {
-    const bool half = op.layout == RotaryLayout::kHalf;
-    const auto heads = static_cast<std::size_t>(op.heads);
-    const auto pairs = static_cast<std::size_t>(pairs_);
-    std::vector<float> torque(logits.size() * pairs);
-    for (std::size_t i = 0; i < torque.size(); ++i) {
-      const std::size_t p = i % pairs;
-      const std::size_t h = i / pairs % heads;
-      for (const std::size_t part : {0, 1}) {
-        const std::size_t head = ((i / pairs / heads * 3 + part) * heads + h) * 2 * pairs;
-        const std::size_t x = head + (half ? p : 2 * p);
-        const std::size_t y = x + (half ? pairs : 1);
-        torque[i] += qkv[x] * dqkv[y] - qkv[y] * dqkv[x];
-      }
-    }
-    std::vector<float> gradient(logits.size());
-    carope_gate_backward(ctx, op, seq, gates(logits), Tensor::of(torque, phase_shape()),
-                         gates(gradient));
-    return gradient;
-  }
-
   Tensor rows(std::vector<float>& values) const {
     return Tensor::of(values, {seq.tokens(), op.heads * 6 * pairs_});
   }
@@ -214,33 +192,6 @@ TEST(Phase, CanBeLeftForOthersToRotateBy) {
   EXPECT_EQ(left.leave_phases(ctx), rotated.run_for_phases(ctx));
   EXPECT_EQ(left.carry, rotated.carry);
   EXPECT_TRUE(same_bits(left.qkv, expected)) << "only the NaN goes into the query";
-}
-
-TEST(Phase, GradientsOfItGiveTheGatesTheGradientOfTheWholeBackwardPass) {
-  constexpr std::int64_t kLength = 150;
-  std::vector<std::int32_t> starts;
-  for (std::int32_t t = 0; t < 2 * kLength; ++t) {
-    const std::int32_t token = t % kLength;
-    starts.push_back(token < 40 ? 0 : (token < 41 ? 40 : 41));
-  }
-  Context ctx = Context::cpu(2);
-  for (const bool packed : {false, true}) {
-    for (const RotaryLayout layout : {RotaryLayout::kHalf, RotaryLayout::kInterleaved}) {
-      for (const std::int64_t exponent_start : {0, 2}) {
-        Call call({.heads = 3, .layout = layout, .exponent_start = exponent_start, .chunk = 40}, 2,
-                  kLength, 12);
-        fill_random_logits(call.logits, -0.9, 1.0);
-        if (packed) {
-          call.seq.document_start = Tensor::of(starts, {2, kLength});
-        }
-        call.run(ctx);
-        const std::vector<float> gradient = call.gate_gradient(ctx);
-        call.run_backward(ctx);
-        EXPECT_LT((relative_error<float, float>(gradient, call.dlogits)),
-                  tolerance(DType::kF32).gradient);
-      }
-    }
-  }
 }
 
 struct AccuracyCase {

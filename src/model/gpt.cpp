@@ -430,7 +430,7 @@ void Gpt::block_backward(Context& ctx, const Sequence& seq, std::size_t layer, A
   const LayerGradients dposition{
       .weights = dw.position, .write = write, .dembedding = s.dembedding};
   if (through) {
-    encoding_->gate_backward(ctx, seq, position, dposition);
+    encoding_->gate_backward(ctx, position, dposition);
   } else {
     encoding_->rotate_backward(ctx, seq, position, b.qkv, s.dqkv, dposition);
   }

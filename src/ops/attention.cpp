@@ -58,16 +58,21 @@ void check_input(const Attention& attention, const Sequence& seq, const Tensor& 
   const Shape phases{seq.batch, seq.length, attention.heads, pairs};
   check<ShapeError>(!input.increments || !input.phases,
                     "attention's input was rotated by increments or by phases: give one of them");
-  check<ShapeError>(!input.torque || input.phases,
-                    "the torque is the gradient of the phases of attention's input: give them too");
+  check<ShapeError>(!input.dlogits || (input.phases && input.logits),
+                    "dlogits is the gradient of the gates that gave attention's input its phases: "
+                    "give logits and phases too");
   if (input.increments) {
     check_shape(input.increments, {pairs}, "the increments of attention's input");
   }
   if (input.phases) {
     check_shape(input.phases, phases, "the phases of attention's input");
   }
-  if (input.torque) {
-    check_shape(input.torque, phases, "the torque");
+  const Shape gates{seq.batch, seq.length, attention.heads};
+  if (input.logits) {
+    check_shape(input.logits, gates, "the gate logits of attention's input");
+  }
+  if (input.dlogits) {
+    check_shape(input.dlogits, gates, "dlogits");
   }
   if (input.bias_gradient) {
     check_shape(input.bias_gradient, {qkv.cols()}, "the gradient of qkv's bias");

@@ -36,8 +36,11 @@ struct AttentionInput {
   RotaryLayout layout = RotaryLayout::kHalf;
   Tensor increments{};  // [P] u32
   Tensor phases{};      // [B, T, H, P] u16, in 2^-16 turns
+  // CARoPE's gates, which the phases came from.
+  Tensor logits{};                  // [B, T, H] f32
+  std::int64_t exponent_start = 0;  // pair p turned by f^(p + exponent_start)
   // Of the backward pass only.
-  Tensor torque{};  // [B, T, H, P] bf16 result: the gradient of the phases in radians; or empty
+  Tensor dlogits{};                 // [B, T, H] f32 result: the gradient of the gates; or empty
   Tensor bias_gradient{};           // [3C] f32 result: the sums of dqkv's columns; or empty
   Write write = Write::kOverwrite;  // of bias_gradient
 };

@@ -9,14 +9,12 @@ namespace carope {
 namespace cpu {
 decltype(carope::carope) carope;
 decltype(carope::carope_backward) carope_backward;
-decltype(carope::carope_gate_backward) carope_gate_backward;
 decltype(carope::carope_phases) carope_phases;
 }  // namespace cpu
 
 namespace cuda {
 decltype(carope::carope) carope;
 decltype(carope::carope_backward) carope_backward;
-decltype(carope::carope_gate_backward) carope_gate_backward;
 decltype(carope::carope_phases) carope_phases;
 }  // namespace cuda
 
@@ -84,17 +82,6 @@ void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,
   check_shape(args.dlogits, args.logits.shape(), "dlogits");
   check_shape(args.dqkv, args.qkv.shape(), "dqkv");
   dispatch(ctx, cpu::carope_backward, cuda::carope_backward, carope, seq, args);
-}
-
-void carope_gate_backward(Context& ctx, const Carope& carope, const Sequence& seq,
-                          const Tensor& logits, const Tensor& torque, const Tensor& dlogits) {
-  check_sequence(seq, logits, "the gate logits");
-  check<ShapeError>(static_cast<bool>(torque), "the torque is missing");
-  check_gates(carope, seq, logits, torque.cols());
-  check_shape(torque, {seq.batch, seq.length, carope.heads, torque.cols()}, "the torque");
-  check_shape(dlogits, logits.shape(), "dlogits");
-  dispatch(ctx, cpu::carope_gate_backward, cuda::carope_gate_backward, carope, seq, logits, torque,
-           dlogits);
 }
 
 }  // namespace carope

@@ -48,9 +48,4 @@ struct CaropeBackward {
 void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,
                      const CaropeBackward& args);
 
-/// The part of carope_backward() that is left where the rotation has been undone: dlogits [B, T, H]
-/// from the gradient of each phase in radians, `torque` [B, T, H, P].
-void carope_gate_backward(Context& ctx, const Carope& carope, const Sequence& seq,
-                          const Tensor& logits, const Tensor& torque, const Tensor& dlogits);
-
 }  // namespace carope

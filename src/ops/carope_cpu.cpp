@@ -167,25 +167,11 @@ class Kernel {
   void backward(const Tensor& qkv, const Tensor& dqkv, const Tensor& dlogits) const {
     const float* values = qkv.f32();
     const float* dvalues = dqkv.f32();
-    const auto add_torque = [&](const Span& span, std::int64_t t, double* sums) {
-      add_torque_of(values + query_index(span, t), dvalues + query_index(span, t), sums);
-    };
-    const double* later = sum_later_torque(add_torque);
+    const double* later = sum_later_torque(values, dvalues);
     for_each_span(0, [&](const Span& span) {
-      gate_backward(span, add_torque, later + chunk_index(span, span.chunk), dlogits.f32());
+      gate_backward(span, values, dvalues, later + chunk_index(span, span.chunk), dlogits.f32());
       alignas(64) std::uint32_t phase[kMaxRotaryPairs];
       rotate(span, dqkv, Direction::kBackward, phase);
-    });
-  }
-
-  void backward(const Tensor& torque, const Tensor& dlogits) const {
-    const float* values = torque.f32();
-    const auto add_torque = [&](const Span& span, std::int64_t t, double* sums) {
-      add(values + phase_index(span, t), sums);
-    };
-    const double* later = sum_later_torque(add_torque);
-    for_each_span(0, [&](const Span& span) {
-      gate_backward(span, add_torque, later + chunk_index(span, span.chunk), dlogits.f32());
     });
   }
 
@@ -328,7 +314,10 @@ class Kernel {
   }
 
   /// Adds the gradient of every pair's phase at one token, which needs only the rotated q and k.
-  void add_torque_of(const float* query, const float* dquery, double* sums) const {
+  void add_torque(const Span& span, std::int64_t t, const float* qkv, const float* dqkv,
+                  double* sums) const {
+    const float* query = qkv + query_index(span, t);
+    const float* dquery = dqkv + query_index(span, t);
     const std::int64_t step = carope_.layout == RotaryLayout::kHalf ? 1 : 2;
     const std::int64_t partner = carope_.layout == RotaryLayout::kHalf ? std::int64_t{pairs_} : 1;
     for (const std::int64_t offset : {std::int64_t{0}, key_offset()}) {
@@ -344,9 +333,8 @@ class Kernel {
   }
 
   /// For each chunk, the phase gradients of all later tokens of the document that runs past its
-  /// end, as [B, chunks, H, P]. add_torque(span, t, sums) adds those of one token.
-  template <class AddTorque>
-  const double* sum_later_torque(const AddTorque& add_torque) const {
+  /// end, as [B, chunks, H, P].
+  const double* sum_later_torque(const float* qkv, const float* dqkv) const {
     const Tensor scratch =
         ctx_.scratch({{seq_.batch, chunks_, carope_.heads, pairs_}, DType::kF64});
     auto* later = scratch.data<double>();
@@ -355,7 +343,7 @@ class Kernel {
       zero(sums);
       for (std::int64_t t = span.begin; t < span.end && seq_.start_of(span.b, t) < span.begin;
            ++t) {
-        add_torque(span, t, sums);
+        add_torque(span, t, qkv, dqkv, sums);
       }
     });
     for (std::int64_t row = 0; row < seq_.batch * carope_.heads; ++row) {
@@ -373,15 +361,14 @@ class Kernel {
 
   /// Writes Σ_p e f^e G_p for each token of a span, where e = p + exponent_start and G_p is the sum
   /// of the phase gradients from the token to the end of its document.
-  template <class AddTorque>
-  void gate_backward(const Span& span, const AddTorque& add_torque, const double* later,
+  void gate_backward(const Span& span, const float* qkv, const float* dqkv, const double* later,
                      float* dlogits) const {
     alignas(64) double gradient[kMaxRotaryPairs];
     copy(later, gradient);
     Powers powers(pairs_);
     FrequencyReader frequency = frequencies(span);
     for (std::int64_t t = span.end - 1; t >= span.begin; --t) {
-      add_torque(span, t, gradient);
+      add_torque(span, t, qkv, dqkv, gradient);
       powers.set(frequency(t - span.begin), carope_.exponent_start);
       double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
@@ -427,14 +414,6 @@ void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,
         .backward(args.qkv, args.dqkv, args.dlogits);
   });
   scale_by_gate_slope(ctx, args.logits, args.dlogits);
-}
-
-void carope_gate_backward(Context& ctx, const Carope& carope, const Sequence& seq,
-                          const Tensor& logits, const Tensor& torque, const Tensor& dlogits) {
-  with_pairs(torque.cols(), [&](auto pairs) {
-    Kernel(ctx, carope, seq, logits, {}, pairs).backward(torque, dlogits);
-  });
-  scale_by_gate_slope(ctx, logits, dlogits);
 }
 
 }  // namespace carope::cpu

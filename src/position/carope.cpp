@@ -61,13 +61,7 @@ class ContextAwareRotary : public PositionEncoding {
     return specs;
   }
 
-  std::vector<TensorSpec> workspace(const Sequence& seq) const override {
-    std::vector<TensorSpec> specs{gate_spec(seq)};
-    if (goes_through(seq)) {
-      specs.push_back({phase_shape(seq), DType::kBF16});
-    }
-    return specs;
-  }
+  std::vector<TensorSpec> workspace(const Sequence& seq) const override { return {gate_spec(seq)}; }
 
   std::vector<TensorSpec> decode_state(std::int64_t batch) const override {
     return {{{batch, shape_.heads, shape_.pairs()}, DType::kU32}};
@@ -121,13 +115,15 @@ class ContextAwareRotary : public PositionEncoding {
     if (!phases(layer)) {
       return std::nullopt;
     }
-    return AttentionInput{
-        .layout = op_.layout, .phases = phases(layer), .torque = layer.workspace[1]};
+    return AttentionInput{.layout = op_.layout,
+                          .phases = phases(layer),
+                          .logits = layer.saved[0],
+                          .exponent_start = op_.exponent_start,
+                          .dlogits = gate_logits_gradient(layer)};
   }
 
-  void gate_backward(Context& ctx, const Sequence& seq, const LayerView& layer,
+  void gate_backward(Context& ctx, const LayerView& layer,
                      const LayerGradients& gradients) const override {
-    carope_gate_backward(ctx, op_, seq, layer.saved[0], layer.workspace[1], layer.workspace[0]);
     logits_backward(ctx, layer, gradients);
   }
 

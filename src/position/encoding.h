@@ -86,7 +86,7 @@ class PositionEncoding {
   virtual void prepare_attention(Context& /*ctx*/, const Sequence& /*seq*/,
                                  const LayerView& /*layer*/, const Tensor& /*qkv*/) const {}
   /// What is left of rotate_backward() after such a pass.
-  virtual void gate_backward(Context& /*ctx*/, const Sequence& /*seq*/, const LayerView& /*layer*/,
+  virtual void gate_backward(Context& /*ctx*/, const LayerView& /*layer*/,
                              const LayerGradients& /*gradients*/) const {}
   /// What rotate() does to a single token that continues the layer's state, for a kernel that does
   /// it among other things; none where only rotate() knows.

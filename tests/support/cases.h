@@ -123,9 +123,6 @@ struct CaropeCase {
 };
 OpCase carope_case(const CaropeCase& c);
 
-/// The gate's part of the backward pass, from the gradients of the phases.
-OpCase carope_gate_backward_case(const CaropeCase& c);
-
 /// The sequence comes in pieces of these lengths, and a phase state links them.
 OpCase carope_pieces_case(const CaropeCase& c, const std::vector<std::int64_t>& pieces);
 

@@ -142,28 +142,6 @@ OpCase carope_case(const CaropeCase& c) {
   return op;
 }
 
-OpCase carope_gate_backward_case(const CaropeCase& c) {
-  const Shape gates{c.seq.batch, c.seq.length, c.heads};
-  OpCase op{.op = "carope_gate_backward", .variant = label(c)};
-  op.inputs = {{.name = "logits",
-                .shape = gates,
-                .precision = Precision::kFull,
-                .scale = c.gate_scale,
-                .offset = c.gate_offset},
-               {.name = "torque", .shape = {c.seq.batch, c.seq.length, c.heads, c.pairs}}};
-  op.outputs = {{.name = "dlogits", .shape = gates, .precision = Precision::kFull}};
-  add_documents(op, c.seq);
-  op.forward = [c](Context& ctx, const OpTensors& t) {
-    carope_gate_backward(ctx, options_of(c), bind(c.seq, t), t.in[0], t.in[1], t.out[0]);
-  };
-  op.reference = [c](const std::vector<Values>& in) {
-    return std::vector<Values>{
-        reference::carope_gate_gradient(c.seq, c.heads, c.pairs, c.exponent_start, in[0], in[1])};
-  };
-  op.tokens = c.seq.tokens();
-  return op;
-}
-
 OpCase carope_pieces_case(const CaropeCase& c, const std::vector<std::int64_t>& pieces) {
   OpCase op{.op = "carope_pieces",
             .variant = label(c) + fmt::format("_pieces_{}", fmt::join(pieces, "_"))};

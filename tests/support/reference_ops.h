@@ -201,31 +201,6 @@ inline Values carope_phase(const Sequence& seq, std::int64_t heads, std::int64_t
   return phase;
 }
 
-/// The gradient of Σ torque · phase by each of CARoPE's logits, by complex steps: those of one
-/// token at a time, as rows and heads know nothing of each other. torque [B, T, H, P].
-inline Values carope_gate_gradient(const Sequence& seq, std::int64_t heads, std::int64_t pairs,
-                                   std::int64_t exponent_start, const Values& logits,
-                                   const Values& torque) {
-  constexpr double kStep = 1e-40;
-  Values gradient(logits.size());
-  for (std::int64_t t = 0; t < seq.length; ++t) {
-    const auto gate_of = [&](std::int64_t row, std::int64_t head) {
-      return index((row * seq.length + t) * heads + head);
-    };
-    Values shifted = logits;
-    for (std::int64_t i = 0; i < seq.batch * heads; ++i) {
-      shifted[gate_of(i / heads, i % heads)] += Complex(0.0, kStep);
-    }
-    const Values phase = carope_phase(seq, heads, pairs, exponent_start, shifted);
-    for (std::int64_t i = 0; i < size(phase); ++i) {
-      const std::int64_t gate = i / pairs;
-      gradient[gate_of(gate / heads / seq.length, gate % heads)] +=
-          phase[index(i)].imag() / kStep * torque[index(i)].real();
-    }
-  }
-  return gradient;
-}
-
 /// Rotates q and k of qkv [B, T, 3C] by phase [B, T, H, P].
 inline Values rotate(std::int64_t heads, std::int64_t pairs, RotaryLayout layout,
                      const Values& phase, Values qkv) {

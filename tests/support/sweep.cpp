@@ -186,37 +186,6 @@ void add_carope(Cases& cases) {
   }
 }
 
-void add_carope_gates(Cases& cases) {
-  for (const std::int64_t exponent_start : {0, 3}) {
-    const auto add = [&](const Sequence& seq, std::int64_t heads, std::int64_t pairs,
-                         std::int64_t chunk = 512, double offset = 0.0) {
-      cases.push_back(carope_gate_backward_case({.seq = seq,
-                                                 .heads = heads,
-                                                 .pairs = pairs,
-                                                 .exponent_start = exponent_start,
-                                                 .chunk = chunk,
-                                                 .gate_offset = offset}));
-    };
-    add({.batch = 1, .length = 1}, 1, 1);
-    add({.batch = 2, .length = 7}, 3, 2, 4);
-    add({.batch = 2, .length = 17, .document_starts = {{0, 4, 5, 8, 11, 14, 16}, {0, 7, 8}}}, 2, 9,
-        4);
-    add({.batch = 2, .length = 128}, 2, 8, 50);
-    add({.batch = 1, .length = 130, .document_starts = {{0, 1, 64, 120}}}, 2, 40);
-    add({.batch = 1, .length = 257}, 2, 32);
-    add({.batch = 1, .length = 513}, 1, 32, 100);
-    for (const std::int64_t pairs : {32, 33}) {
-      add({.batch = 1, .length = 513, .document_starts = {{0, 100, 255, 256, 300, 512}}}, 1, pairs);
-    }
-    for (const std::int64_t pairs : {16, 64, 512}) {
-      add({.batch = 1, .length = 50, .document_starts = {{0, 9, 33}}}, 2, pairs, 8);
-    }
-    for (const double offset : {-12.0, 12.0}) {
-      add({.batch = 1, .length = 40}, 2, 24, 7, offset);
-    }
-  }
-}
-
 void add_attention(Cases& cases) {
   for (const bool slopes : {false, true}) {
     const auto add = [&](const Sequence& seq, std::int64_t heads, std::int64_t dim,
@@ -317,7 +286,6 @@ std::vector<OpCase> all_test_cases() {
   add_losses(cases);
   add_rotary(cases);
   add_carope(cases);
-  add_carope_gates(cases);
   add_attention(cases);
   add_optimizer(cases);
   return cases;

@@ -161,36 +161,6 @@ void add_classifiers(Cases& cases) {
       classifier_case({.rows = 256, .width = 768, .classes = kVocabulary, .scale = 0.1}));
 }
 
-/// Heads enough for a warp each, of lengths on and next to a warp's tile of 64 tokens; and pairs
-/// that no warp has alone.
-void add_many_gates(Cases& cases) {
-  const auto add = [&](const Sequence& seq, std::int64_t pairs, std::int64_t exponent_start = 0,
-                       double offset = 0.0) {
-    cases.push_back(carope_gate_backward_case({.seq = seq,
-                                               .heads = 103,
-                                               .pairs = pairs,
-                                               .exponent_start = exponent_start,
-                                               .gate_offset = offset}));
-  };
-  for (const std::int64_t length : {1, 7, 63, 64, 65, 200}) {
-    add({.batch = 5, .length = length}, 32);
-  }
-  const Sequence packed{
-      .batch = 5,
-      .length = 200,
-      .document_starts = {
-          {0, 1, 2, 64, 127, 128, 199}, {0, 63, 65, 100, 192}, {0}, {0, 8, 16, 136}, {0, 128}}};
-  for (const std::int64_t exponent_start : {0, 3}) {
-    add(packed, 32, exponent_start);
-  }
-  for (const double offset : {-12.0, 12.0}) {
-    add({.batch = 5, .length = 70}, 32, 1, offset);
-  }
-  for (const std::int64_t pairs : {16, 33}) {
-    add({.batch = 5, .length = 70}, pairs);
-  }
-}
-
 void add_rotations(Cases& cases) {
   const Sequence long_seq{.batch = 2, .length = 1536};  // three chunks
   const Sequence seq{.batch = 2, .length = 512};
@@ -206,10 +176,6 @@ void add_rotations(Cases& cases) {
     cases.push_back(carope_case(
         {.seq = packed, .heads = 4, .pairs = 64, .layout = layout, .exponent_start = 1}));
   }
-  for (const Sequence& each : {long_seq, seq, packed}) {
-    cases.push_back(carope_gate_backward_case({.seq = each, .heads = 12, .pairs = 32}));
-  }
-  add_many_gates(cases);
   cases.push_back(carope_pieces_case(
       {.seq = {.batch = 2, .length = 1014}, .heads = 12, .pairs = 32}, {512, 1, 1, 500}));
 }

@@ -1,4 +1,4 @@
-#include "ops/attention/attention_hopper_tiles.cuh"
+#include "ops/attention/attention_hopper_copier.cuh"
 #include "ops/attention/attention_tiled.h"
 #include "ops/cuda/shares_cuda.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 /// The tile that has a group's keys, whose gradients are complete together.
 struct OwnTile {
-  int head, tile;
+  int group, head, tile;
   bool first;               // of those that the group has of the head
   const GroupFactor& keys;  // rotated
   std::uint32_t queries;    // likewise, in shared memory
@@ -25,31 +25,32 @@ struct OwnTile {
 
 /// Takes the gradients of a group's own tile through what was before attention, and stores them.
 template <class Way>
-__device__ void finish(const Problem<bf16>& p, const Gradients<bf16>& g, const Input& input,
-                       WarpStage* staged, const OwnTile& own, LaneTurns<Way>& turns, GroupSums& dq,
-                       GroupSums& dk, const GroupSums& dv) {
+__device__ void finish(const Problem<bf16>& p, const Gradients<bf16>& g, SharedMemory& shared,
+                       const OwnTile& own, LaneTurns<Way>& turns, GroupSums& dq, GroupSums& dk,
+                       const GroupSums& dv) {
   const auto place_in = [&](const Rows<bf16>& rows) {
     return tile_of(rows, p, own.head, own.tile);
   };
   if constexpr (Way::kGoesOn) {
     const int thread = read_thread();
+    WarpStage* const staged = shared.staged + own.group * kConsumerWarps / kGroups;
     void* const rows = staged[thread / 32].rows;
     const auto store = [&](const GroupSums& sums, Part part, const Rows<bf16>& to) {
       store_and_sum(sums, rows, staged, part, own.first, place_in(to), to.row_stride);
     };
     scale_by(dq, p.scale);
     scale_by(dk, p.scale);
-    if constexpr (Way::kTorque) {
+    if constexpr (Way::kGate) {
       const auto query = [&](int step) {
         return Rows64{own.queries}.load(thread / 32 * 16, step, thread % 32);
       };
       const auto key = [&](int step) { return own.keys[step]; };
-      LaneTorque<Way::kLayout> torque(query, dq, key, dk);
-      own.queries_free.arrive();
-      torque.store(input, p, own.head, own.tile, rows);
-    } else {
-      own.queries_free.arrive();
+      // All warps of the group must be done with its score gradients, whose place torque takes.
+      wait_at<kGroupThreads>(within(own.group));
+      leave_torque<Way::kLayout>(query, dq, key, dk, shared.score_gradients[own.group]);
+      barrier_at(shared.torque_there[own.group]).arrive();
     }
+    own.queries_free.arrive();
     store(dv, kValue, g.dv);
     turns.prepare(rows);
     turns.undo(dq);
@@ -75,7 +76,6 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
   const float scale_log2 = p.scale * kLog2E;
   const int first_column = lane % 4 * 2;
   const Rows64 own_gradients{shared_address(shared.score_gradients[group])};
-  WarpStage* const staged = shared.staged + group * kConsumerWarps / kGroups;
 
   if (group == 0) {
     pass_by<kConsumers>(read_by(0));  // so that the first tile's score gradients may be written
@@ -136,7 +136,11 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
         start_product<true>(dk, gradients, SharedFactor::along_sum(queries), true);
         close_products();
 
-        // All warps that read the score gradients of the tile before must be done with them.
+        // All warps that read the score gradients of the tile before must be done with them, and
+        // those that read the torque of the block before with that.
+        if constexpr (Way::kGate) {
+          barrier_at(shared.torque_free[group]).wait(blocks - 1);
+        }
         if (adds_dq) {
           wait_at<kConsumers>(read_by(1 - group));
         } else {
@@ -233,8 +237,8 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
       if constexpr (!kFromMemory) {
         turns.load(input, p, head, own);
       }
-      finish(p, g, input, staged,
-             {head, own, block == 0, k, shared_address(shared.queries[stage]),
+      finish(p, g, shared,
+             {group, head, own, block == 0, k, shared_address(shared.queries[stage]),
               barrier_at(shared.free[stage])},
              turns, dq, dk, dv);
     }
@@ -283,7 +287,7 @@ void start_through(Context& ctx, const Problem<bf16>& p, const Gradients<bf16>& 
   constexpr auto kInterleaved = RotaryLayout::kInterleaved;
   const bool half = layout == kHalf;
   const auto kernel = [&] {
-    if (input.torque != nullptr) {
+    if (input.dlogits != nullptr) {
       return half ? start<GoesOn<Turn::kPhases, kHalf, true>>
                   : start<GoesOn<Turn::kPhases, kInterleaved, true>>;
     }
@@ -343,11 +347,13 @@ bool attention_backward_through(Context& ctx, const Attention& attention, const 
   if (input.phases) {
     through.phases = input.phases.data<std::uint16_t>();
   }
-  if (input.torque) {
-    through.torque = reinterpret_cast<std::uint16_t*>(input.torque.data<Bf16>());
-  }
-  if (!aligned16(through.phases, through.torque)) {
+  if (!aligned16(through.phases)) {
     return false;
+  }
+  if (input.dlogits) {
+    through.logits = input.logits.f32();
+    through.dlogits = input.dlogits.f32();
+    through.exponent_start = static_cast<int>(input.exponent_start);
   }
   const std::int64_t width = attention.heads * kDim;
   Tensor shares;

@@ -16,22 +16,24 @@ struct EndsHere {
   static constexpr bool kGoesOn = false;
   static constexpr Turn kTurn = Turn::kNone;
   static constexpr RotaryLayout kLayout = RotaryLayout::kHalf;
-  static constexpr bool kTorque = false;
+  static constexpr bool kGate = false;
 };
-template <Turn kBy, RotaryLayout kPairsAre, bool kWithTorque>
+template <Turn kBy, RotaryLayout kPairsAre, bool kWithGate>
 struct GoesOn {
   static constexpr bool kGoesOn = true;
   static constexpr Turn kTurn = kBy;
   static constexpr RotaryLayout kLayout = kPairsAre;
-  static constexpr bool kTorque = kWithTorque;
+  static constexpr bool kGate = kWithGate;
 };
 
-/// AttentionInput as the kernel sees it.
+/// AttentionInput as the kernel sees it, with null for what is not there.
 struct Input {
   const std::uint32_t* increments = nullptr;  // [P]
   const std::uint16_t* phases = nullptr;      // [B, T, H, P]
-  std::uint16_t* torque = nullptr;            // [B, T, H, P], bits of bf16
-  float* shares = nullptr;                    // [B, groups, 3, C]: sums of dqkv's columns, or null
+  const float* logits = nullptr;              // [B, T, H]
+  float* dlogits = nullptr;                   // [B, T, H]
+  int exponent_start = 0;
+  float* shares = nullptr;  // [B, groups, 3, C]: sums of dqkv's columns, or null
 };
 
 inline constexpr int kPairs = 32;     // of a head
@@ -85,8 +87,8 @@ __device__ inline uint4& piece_of(void* rows, int lane, int half) {
 }
 
 /// 16 bits for each pair that a lane has of its two rows, two pairs a word. In global memory these
-/// lie apart, so lanes move whole pieces of rows there, and exchange them through `rows`, shared
-/// memory of the warp.
+/// lie apart, so lanes load whole pieces of rows, and exchange them through `rows`, shared memory
+/// of the warp.
 template <RotaryLayout kLayout>
 class LaneWords {
  public:
@@ -95,7 +97,8 @@ class LaneWords {
   /// Loads pieces from a tensor [B, T, H, P]. The lane's own pairs are there after exchange().
   __device__ void load(const std::uint16_t* tensor, const Problem<bf16>& p, int head, int tile) {
     const int thread = read_thread();
-    const std::uint16_t* const from = piece_at(tensor, p, head, tile, thread);
+    const std::uint16_t* const from =
+        pairs_of(tensor, p, head, tile * 64 + row_of(thread)) + thread % 4 * 8;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const auto piece = *reinterpret_cast<const uint4*>(from + half * 8 * p.heads * kPairs);
@@ -122,49 +125,21 @@ class LaneWords {
       }
     }
     if constexpr (kLayout == RotaryLayout::kInterleaved) {
-      // Of eight pairs the lane has 2 c and 2 c + 1, and wants c and c + 4.
-      regroup(lane % 4 / 2, lane % 4 / 2 + 2, lane % 2);
-    }
-  }
-
-  /// Stores the lane's own pairs.
-  __device__ void store(std::uint16_t* tensor, const Problem<bf16>& p, int head, int tile,
-                        void* rows) {
-    const int thread = read_thread();
-    const int lane = thread % 32;
-    if constexpr (kLayout == RotaryLayout::kInterleaved) {
-      regroup(lane % 2 * 2, lane % 2 * 2 + 1, lane % 4 / 2);
-    }
-    __syncwarp();  // what was there before has been read
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      store_fragment(WarpStage::Rows{shared_address(rows)}.at(lane % 16, 2 * i + lane / 16),
-                     {{of[0][2 * i], of[1][2 * i], of[0][2 * i + 1], of[1][2 * i + 1]}});
-    }
-    __syncwarp();
-    std::uint16_t* const to = piece_at(tensor, p, head, tile, thread);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      __stwb(reinterpret_cast<uint4*>(to + half * 8 * p.heads * kPairs),
-             piece_of(rows, lane, half));
+      regroup(lane);
     }
   }
 
  private:
-  template <class T>
-  static __device__ T* piece_at(T* tensor, const Problem<bf16>& p, int head, int tile, int thread) {
-    return pairs_of(tensor, p, head, tile * 64 + row_of(thread)) + thread % 4 * 8;
-  }
-
-  /// Makes every word of the lower halves of words of two of the four lanes that share a row, or of
-  /// their upper halves.
-  __device__ void regroup(int first, int second, int upper) {
-    const unsigned halves = upper != 0 ? 0x7632 : 0x5410;
+  /// Of eight pairs the lane has 2 c and 2 c + 1, and wants c and c + 4: the lower halves of words
+  /// of two of the four lanes that share a row, or their upper halves.
+  __device__ void regroup(int lane) {
+    const int first = lane % 4 / 2;
+    const unsigned halves = lane % 2 != 0 ? 0x7632 : 0x5410;
 #pragma unroll
     for (int i = 0; i < kLanePairs; ++i) {
       std::uint32_t& word = of[i / 4][i % 4];
       const std::uint32_t a = __shfl_sync(kAllLanes, word, first, 4);
-      const std::uint32_t b = __shfl_sync(kAllLanes, word, second, 4);
+      const std::uint32_t b = __shfl_sync(kAllLanes, word, first + 2, 4);
       word = __byte_perm(a, b, halves);
     }
   }
@@ -240,54 +215,64 @@ class LaneTurns {
   float sine_[2][kLanePairs], cosine_[2][kLanePairs];
 };
 
-/// The gradients of a lane's phases, in radians, which need only the rotated values.
-template <RotaryLayout kLayout>
-class LaneTorque {
- public:
-  /// Of q and k and their gradients. query(step) and key(step) are what a left factor has of them
-  /// for a step.
-  template <class Query, class Key>
-  __device__ LaneTorque(const Query& query, const GroupSums& dq, const Key& key,
-                        const GroupSums& dk) {
-    constexpr int kSteps = Pair::kHalf ? 2 : 4;  // then y is two steps after x, or with it
+/// Where the torque on a pair of a tile's token is in 8 KB of shared memory. The exclusive or puts
+/// what a warp writes at once into different banks, in either layout, and what it reads of a token.
+template <class Bytes>
+__device__ auto* torque_at(Bytes& tile, int row, int pair) {
+  const int place = row * kPairs + (pair ^ (row % 4 * 8 + row / 4 % 2 * 4));
+  if constexpr (std::is_const_v<Bytes>) {
+    return reinterpret_cast<const float*>(tile) + place;
+  } else {
+    return reinterpret_cast<float*>(tile) + place;
+  }
+}
+
+/// Sums of torque over the tokens of a warp, by pair.
+struct TorqueSums {
+  static constexpr int kWarps = kGroupThreads / kWarp;
+  float of[kWarps][kPairs];
+};
+
+/// Leaves a group's torque on a tile, the gradient of its phases in radians, which needs only
+/// rotated values. query(step) and key(step) are what a left factor has of q and k for a step.
+template <RotaryLayout kLayout, class Query, class Key, class Bytes>
+__device__ void leave_torque(const Query& query, const GroupSums& dq, const Key& key,
+                             const GroupSums& dk, Bytes& tile) {
+  using Pair = LanePair<kLayout>;
+  constexpr int kSteps = Pair::kHalf ? 2 : 4;  // then y is two steps after x, or with it
+  const int thread = read_thread();
+  // What a fragment has in the place of element i of GroupSums.
+  const auto element = [](const Fragment& f, int i) {
+    const float2 two = unpack_bf16(f.part[i / 2 % 4]);
+    return i % 2 == 0 ? two.x : two.y;
+  };
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const Fragment query_x = query(step);
-      const Fragment query_y = Pair::kHalf ? query(step + 2) : query_x;
-      const Fragment key_x = key(step);
-      const Fragment key_y = Pair::kHalf ? key(step + 2) : key_x;
+  for (int step = 0; step < kSteps; ++step) {
+    const Fragment query_x = query(step);
+    const Fragment query_y = Pair::kHalf ? query(step + 2) : query_x;
+    const Fragment key_x = key(step);
+    const Fragment key_y = Pair::kHalf ? key(step + 2) : key_x;
 #pragma unroll
-      for (int i = 0; i < kLanePairs / kSteps; ++i) {
-        const int half = i % 2;
-        const int j = step * kLanePairs / kSteps + i / 2 * 2;
-        const auto torque = [&](int j) {
-          const int x = Pair::x(half, j);
-          const int y = Pair::y(half, j);
-          return element(query_x, x) * dq[y] - element(query_y, y) * dq[x] +
-                 element(key_x, x) * dk[y] - element(key_y, y) * dk[x];
-        };
-        words_.of[half][j / 2] = pack_bf16(torque(j), torque(j + 1));
+    for (int i = 0; i < kLanePairs / kSteps; ++i) {
+      const int half = i % 2;
+      const int j = step * kLanePairs / kSteps + i / 2 * 2;
+      const auto torque = [&](int j) {
+        const int x = Pair::x(half, j);
+        const int y = Pair::y(half, j);
+        return element(query_x, x) * dq[y] - element(query_y, y) * dq[x] +
+               element(key_x, x) * dk[y] - element(key_y, y) * dk[x];
+      };
+      const int row = row_of(thread) + 8 * half;
+      const int pair = Pair::first(thread) + Pair::offset(j);
+      if constexpr (Pair::kHalf) {  // then the next pair is the next place
+        *reinterpret_cast<float2*>(torque_at(tile, row, pair)) = {torque(j), torque(j + 1)};
+      } else {
+        *torque_at(tile, row, pair) = torque(j);
+        *torque_at(tile, row, pair + Pair::offset(1)) = torque(j + 1);
       }
     }
   }
-
-  /// Stores it, through shared memory of the warp.
-  __device__ void store(const Input& input, const Problem<bf16>& p, int head, int tile,
-                        void* rows) {
-    words_.store(input.torque, p, head, tile, rows);
-  }
-
- private:
-  using Pair = LanePair<kLayout>;
-
-  /// What a fragment has in the place of element i of GroupSums.
-  __device__ static float element(const Fragment& f, int i) {
-    const float2 two = unpack_bf16(f.part[i / 2 % 4]);
-    return i % 2 == 0 ? two.x : two.y;
-  }
-
-  LaneWords<kLayout> words_;
-};
+}
 
 /// Which part of qkv a tile belongs to.
 enum Part : int { kQuery, kKey, kValue };
