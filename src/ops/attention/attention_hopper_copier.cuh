@@ -94,8 +94,9 @@ __device__ void produce(const Problem<bf16>& p, const Gradients<bf16>& g, const 
   const int tiles = p.queries / kTile;
   const int heads = p.batch * p.heads;
   TileTerms terms;
-  GateGradients gates;
-  Place now{static_cast<int>(blockIdx.x), 0, tiles - 1}, last{};
+  GateGradients gates(tiles);
+  Place now{static_cast<int>(blockIdx.x), 0, tiles - 1};
+  Place last{.head = heads};  // none
   int blocks = 0;
   for (int n = 0;; ++n) {
     const bool more = now.head < heads;
@@ -123,23 +124,23 @@ __device__ void produce(const Problem<bf16>& p, const Gradients<bf16>& g, const 
       copy_tile(shared.douts[stage], tile_of(g.dout, p, now.head, now.tile), g.dout.row_stride);
     }
     close_copies();
-    if (n > 0) {
+    if (last.head < heads) {
       wait_for_copies<1>();
       terms.finish(shared, last, (n - 1) % kStages);
       publish_to_products();
       barrier_at(shared.filled[(n - 1) % kStages]).arrive();
     }
-    // The torque of a block of keys is complete soon after its last tile: until then, two tiles of
-    // the next block are on their way.
-    if (Way::kGate && (!more || (now.tile == tiles - 2 && n > 1))) {
+    if (Way::kGate && n == gates.due()) {
       gates.add_block(p, input, shared);
     }
-    if (!more) {
+    if (!more && (!Way::kGate || gates.done(p))) {
       return;
     }
-    terms.load(p, now);
     last = now;
-    now.advance(tiles);
+    if (more) {
+      terms.load(p, now);
+      now.advance(tiles);
+    }
   }
 }
 

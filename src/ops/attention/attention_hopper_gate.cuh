@@ -10,12 +10,12 @@
 // on.
 namespace carope::cuda::tiled {
 
-/// f, and the factor that makes dz of a polynomial in f: -f σ(z) f^exponent_start. Even the 31st
-/// power of what fp32 gives is far better than torque from factors in bf16.
+/// log2(f), and the factor that makes dz of -Σ e f^e G: f σ(z). Even the 31st power of what fp32
+/// gives is far better than torque from factors in bf16.
 struct QuickGate {
-  float frequency, scale;
+  float log2, slope;
 
-  __device__ QuickGate(float logit, int exponent_start) {
+  __device__ explicit QuickGate(float logit) {
     const float decayed = __expf(-fabsf(logit));
     // log(1 + e^-|z|) = 2 atanh(s)
     const float s = __fdividef(decayed, 2.0F + decayed);
@@ -25,12 +25,10 @@ struct QuickGate {
     for (int k = 13; k > 0; k -= 2) {
       series = fmaf(series, s2, 1.0F / static_cast<float>(k));
     }
-    const float softplus = fmaf(2.0F * s, series, fmaxf(logit, 0.0F));
-    frequency = 1.0F / (softplus + 1.0F);
-    scale = -frequency * __fdividef(logit < 0.0F ? decayed : 1.0F, 1.0F + decayed);
-    for (int i = 0; i < exponent_start; ++i) {
-      scale *= frequency;
-    }
+    const float frequency = __fdividef(1.0F, fmaf(2.0F * s, series, fmaxf(logit, 0.0F)) + 1.0F);
+    slope = frequency * __fdividef(logit < 0.0F ? decayed : 1.0F, 1.0F + decayed);
+    constexpr float kTiny = -1000.0F;  // no power but the zeroth is left of it
+    log2 = fmaxf(__log2f(frequency), kTiny);
   }
 };
 
@@ -38,11 +36,27 @@ struct QuickGate {
 /// and each of its lanes one pair.
 class GateGradients {
  public:
+  __device__ explicit GateGradients(int tiles) : due_(kStages - 1 + tiles) {}
+
+  /// Before which tile the next block of keys is to be added: the first that takes the place of one
+  /// of the block's last, so its torque is there, while all others have been brought that the other
+  /// groups can go on with.
+  __device__ int due() const { return due_; }
+  __device__ bool done(const Problem<bf16>& p) const { return head_ >= p.batch * p.heads; }
+
   /// Waits for the torque of the next block of keys, and writes its tokens' gradients.
   __device__ void add_block(const Problem<bf16>& p, const Input& input, SharedMemory& shared) {
+    std::int64_t at = first_gate(p);
+    float next = input.logits[at];
 #pragma unroll 1
     for (int group = 0; group < kGroups; ++group) {
-      add_tile(p, input, shared, group);
+      const float logit = next;
+      float* const to = input.dlogits + at;
+      at += static_cast<std::int64_t>(kTile) * p.heads;
+      if (group + 1 < kGroups) {
+        next = input.logits[at];
+      }
+      add_tile(shared, group, logit, input.exponent_start, to);
     }
     ++blocks_;
     first_tile_ += kGroups;
@@ -51,81 +65,89 @@ class GateGradients {
       head_ += static_cast<int>(gridDim.x);
       before_ = 0.0F;
     }
+    due_ += p.queries / kTile - first_tile_;
   }
 
  private:
-  static constexpr int kTokens = kTile / (kGroupThreads / kWarp);  // of a warp
+  static constexpr unsigned kTokens = GateStage::kTokens;
   static_assert(kPairs == kWarp && 2 * kTokens == kWarp);
 
-  __device__ void add_tile(const Problem<bf16>& p, const Input& input, SharedMemory& shared,
-                           int group) {
-    const int thread = read_thread();
-    const int warp = thread / static_cast<int>(kWarp);
-    const int lane = thread % static_cast<int>(kWarp);
-    // Both halves of the warp have its tokens' gates.
-    const int token = (first_tile_ + group) * kTile + warp * kTokens + lane % kTokens;
-    const std::int64_t at =
-        (static_cast<std::int64_t>(head_ / p.heads) * p.queries + token) * p.heads +
-        head_ % p.heads;
-    const float logit = input.logits[at];
+  /// Where the gate of the lane's token is, in the first tile of the block. Both halves of a warp
+  /// have its tokens' gates.
+  __device__ std::int64_t first_gate(const Problem<bf16>& p) const {
+    const auto thread = static_cast<unsigned>(read_thread());
+    const unsigned token = first_tile_ * kTile + thread / kWarp * kTokens + thread % kTokens;
+    return (static_cast<std::int64_t>(head_ / p.heads) * p.queries + token) * p.heads +
+           head_ % p.heads;
+  }
 
-    float values[kTokens];  // the sums before each token, then the polynomials' parts
+  __device__ void add_tile(SharedMemory& shared, int group, float logit, int exponent_start,
+                           float* dlogit) {
+    const auto thread = static_cast<unsigned>(read_thread());
+    const unsigned warp = thread / kWarp;
+    const unsigned lane = thread % kWarp;
+    GateStage& stage = shared.gates;
+    const QuickGate gate(logit);
+    __syncwarp();  // what was there before has been read
+    stage.log2[warp][lane % kTokens] = gate.log2;
+
+    const auto exponent = static_cast<float>(static_cast<int>(lane) + exponent_start);
+    const std::byte* const torque = shared.score_gradients[group] + warp * kTokens * kTorqueBytes;
+    float values[kTokens];  // e times the sums before each token, then e f^e times them
     barrier_at(shared.torque_there[group]).wait(blocks_);
     float sum = 0.0F;
 #pragma unroll
-    for (int i = 0; i < kTokens; ++i) {
+    for (unsigned i = 0; i < kTokens; ++i) {
       values[i] = sum;
-      sum += *torque_at(shared.score_gradients[group], warp * kTokens + i, lane);
+      sum = fmaf(exponent, *reinterpret_cast<const float*>(torque + torque_at(i, lane)), sum);
     }
     barrier_at(shared.torque_free[group]).arrive();
-    TorqueSums& sums = shared.torque_sums[group];
-    sums.of[warp][lane] = sum;
+    stage.sums[group][warp][lane] = sum;
     wait_at<kGroupThreads>(within(kGroups));
     float before = before_;
 #pragma unroll
-    for (int i = 0; i < TorqueSums::kWarps; ++i) {
-      before += i < warp ? sums.of[i][lane] : 0.0F;
-      before_ += sums.of[i][lane];
+    for (unsigned i = 0; i < GateStage::kWarps; ++i) {
+      const float other = stage.sums[group][i][lane];
+      before += i < warp ? other : 0.0F;
+      before_ += other;
     }
-
-    const QuickGate gate(logit, input.exponent_start);
-    constexpr float kTiny = -1000.0F;  // no power but the zeroth is left of it
-    const float log2 = fmaxf(__log2f(gate.frequency), kTiny);
-    const auto pair = static_cast<float>(lane);
-    const float exponent = pair + static_cast<float>(input.exponent_start);
 #pragma unroll
-    for (int i = 0; i < kTokens; ++i) {
-      const float power = fast_exp2(pair * __shfl_sync(kAllLanes, log2, i));
-      values[i] = exponent * power * (before + values[i]);
+    for (unsigned i = 0; i < kTokens; i += 4) {
+      const auto log2 = Vec<float, 4>::load(&stage.log2[warp][i]);
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k) {
+        values[i + k] = fast_exp2(exponent * log2.at[k]) * (before + values[i + k]);
+      }
     }
     const float total = sum_over_pairs(values, lane);
     if (lane < kTokens) {
-      input.dlogits[at] = -gate.scale * total;
+      *dlogit = gate.slope * total;
     }
   }
 
   /// Sums values[i] over lanes, for token i = lane % kTokens. Lanes share the work by halves.
-  static __device__ float sum_over_pairs(float (&values)[kTokens], int lane) {
+  static __device__ float sum_over_pairs(float (&values)[kTokens], unsigned lane) {
 #pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      const int half = kTokens / 2 >> step;
+    for (unsigned step = 0; step < 4; ++step) {
+      const unsigned half = kTokens / 2 >> step;
       const bool upper = (lane & half) != 0;
 #pragma unroll
-      for (int i = 0; i < kTokens / 2; ++i) {
+      for (unsigned i = 0; i < kTokens / 2; ++i) {
         if (i < half) {
           const float other = upper ? values[i] : values[i + half];
           const float own = upper ? values[i + half] : values[i];
-          values[i] = own + __shfl_xor_sync(kAllLanes, other, half);
+          values[i] = own + __shfl_xor_sync(kAllLanes, other, static_cast<int>(half));
         }
       }
     }
-    return values[0] + __shfl_xor_sync(kAllLanes, values[0], kTokens);
+    return values[0] + __shfl_xor_sync(kAllLanes, values[0], static_cast<int>(kTokens));
   }
 
+  int due_;
   int head_ = static_cast<int>(blockIdx.x);
   int first_tile_ = 0;  // of the block of keys
   int blocks_ = 0;
-  float before_ = 0.0F;  // what the torque on the lane's pair sums to, of the tiles so far
+  float before_ = 0.0F;  // e times what the torque on the lane's pair sums to, of the tiles so far
 };
 
 }  // namespace carope::cuda::tiled

@@ -35,7 +35,7 @@ struct alignas(1024) SharedMemory {
   float delta[kStages][kTile];      // Σ_d out · dout
   float all_deltas[kMaxTiles * kTile];
   WarpStage staged[kConsumerWarps];
-  TorqueSums torque_sums[2];  // tiles take turns with them
+  GateStage gates;
   std::uint64_t filled[kStages], free[kStages], keys_free[2], values_free;
   std::uint64_t torque_there[kGroups], torque_free[kGroups];
 };

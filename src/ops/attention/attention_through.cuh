@@ -215,32 +215,32 @@ class LaneTurns {
   float sine_[2][kLanePairs], cosine_[2][kLanePairs];
 };
 
-/// Where the torque on a pair of a tile's token is in 8 KB of shared memory. The exclusive or puts
-/// what a warp writes at once into different banks, in either layout, and what it reads of a token.
-template <class Bytes>
-__device__ auto* torque_at(Bytes& tile, int row, int pair) {
-  const int place = row * kPairs + (pair ^ (row % 4 * 8 + row / 4 % 2 * 4));
-  if constexpr (std::is_const_v<Bytes>) {
-    return reinterpret_cast<const float*>(tile) + place;
-  } else {
-    return reinterpret_cast<float*>(tile) + place;
-  }
+/// Where the torque on a pair of a tile's token is among those of the tile, in bytes. The exclusive
+/// or puts what a warp writes at once into different banks, in either layout, and what it reads of
+/// a token.
+inline constexpr unsigned kTorqueBytes = kPairs * sizeof(float);  // of a token
+__device__ inline unsigned torque_at(unsigned row, unsigned pair) {
+  return row * kTorqueBytes + (pair ^ (row % 4 * 8 + row / 4 % 2 * 4)) * sizeof(float);
 }
 
-/// Sums of torque over the tokens of a warp, by pair.
-struct TorqueSums {
-  static constexpr int kWarps = kGroupThreads / kWarp;
-  float of[kWarps][kPairs];
+/// What the warps that sum torque exchange.
+struct GateStage {
+  static constexpr unsigned kWarps = kGroupThreads / kWarp;
+  static constexpr unsigned kTokens = 64 / kWarps;  // of a tile, that a warp has
+  float sums[2][kWarps][kPairs];                    // over a warp's tokens; tiles take turns
+  alignas(16) float log2[kWarps][kTokens];          // of f
 };
 
 /// Leaves a group's torque on a tile, the gradient of its phases in radians, which needs only
 /// rotated values. query(step) and key(step) are what a left factor has of q and k for a step.
-template <RotaryLayout kLayout, class Query, class Key, class Bytes>
+template <RotaryLayout kLayout, class Query, class Key>
 __device__ void leave_torque(const Query& query, const GroupSums& dq, const Key& key,
-                             const GroupSums& dk, Bytes& tile) {
+                             const GroupSums& dk, std::byte* tile) {
   using Pair = LanePair<kLayout>;
   constexpr int kSteps = Pair::kHalf ? 2 : 4;  // then y is two steps after x, or with it
   const int thread = read_thread();
+  const auto row = static_cast<unsigned>(row_of(thread));
+  const auto first = static_cast<unsigned>(Pair::first(thread));
   // What a fragment has in the place of element i of GroupSums.
   const auto element = [](const Fragment& f, int i) {
     const float2 two = unpack_bf16(f.part[i / 2 % 4]);
@@ -262,13 +262,14 @@ __device__ void leave_torque(const Query& query, const GroupSums& dq, const Key&
         return element(query_x, x) * dq[y] - element(query_y, y) * dq[x] +
                element(key_x, x) * dk[y] - element(key_y, y) * dk[x];
       };
-      const int row = row_of(thread) + 8 * half;
-      const int pair = Pair::first(thread) + Pair::offset(j);
+      const auto at = [&](int j) {
+        return tile + torque_at(row + 8 * half, first + static_cast<unsigned>(Pair::offset(j)));
+      };
       if constexpr (Pair::kHalf) {  // then the next pair is the next place
-        *reinterpret_cast<float2*>(torque_at(tile, row, pair)) = {torque(j), torque(j + 1)};
+        *reinterpret_cast<float2*>(at(j)) = {torque(j), torque(j + 1)};
       } else {
-        *torque_at(tile, row, pair) = torque(j);
-        *torque_at(tile, row, pair + Pair::offset(1)) = torque(j + 1);
+        *reinterpret_cast<float*>(at(j)) = torque(j);
+        *reinterpret_cast<float*>(at(j + 1)) = torque(j + 1);
       }
     }
   }
