@@ -32,7 +32,7 @@ if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
   exit 1
 fi
 programs=(core_test cuda_ops_test cuda_model_test cuda_token_pass_test cuda_token_row_test cuda_pick_test
-  cuda_training_test cuda_commands_test attention_through_test golden_test train_test dist_test)
+  cuda_training_test cuda_commands_test attention_rotates_test attention_through_test golden_test train_test dist_test)
 if [ $# -eq 0 ]; then
   cmake --preset cuda
   cmake --build --preset cuda --target carope_program "${programs[@]}"
@@ -213,6 +213,7 @@ if has tests; then
   check 300 2 "$tests/cuda_token_row_test" --gtest_brief=1
   check 300 1 "$tests/cuda_pick_test" --gtest_brief=1
   check 300 4 "$tests/cuda_training_test" --gtest_brief=1
+  check 300 4 "$tests/attention_rotates_test" --gtest_brief=1
   check 300 4 "$tests/attention_through_test" --gtest_brief=1
   check 300 1 "$tests/golden_test" --gtest_brief=1 '--gtest_filter=PyTorchOnCuda/*'
   check 300 1 "$tests/train_test" --gtest_brief=1 '--gtest_filter=TrainingOnGpu.GoesOn*'
@@ -294,8 +295,8 @@ while read -r suite operation cases; do
 done < <(sed '/^$/d' <<<"$some_of_all")
 operations=${operations#:}
 # The attention that rotates, with every input it takes, where blocks use each place in shared memory again.
-through='*/ThroughOnGpu.*StepByStep/B3_T384_H1:*/ThroughOnGpu.GivesWhat*StepByStep/B12_T128_H12'
-through+=':*/ThroughOnGpu.Rotates*StepByStep/B23_T256_H12'
+rotates='*/RotatesOnGpu.*StepByStep/B3_T384_H1:*/RotatesOnGpu.*StepByStep/B23_T256_H12'
+through='*/ThroughOnGpu.*StepByStep/B3_T384_H1:*/ThroughOnGpu.*StepByStep/B12_T128_H12'
 token='*/CudaTokenPass.*/carope_H4_D32'
 picks='CudaPick.G*:CudaPick.Names*'
 whole_tiles='*/WholeTiles.L*/carope_B2_T512_H8'
@@ -306,6 +307,7 @@ models='*/CudaModel.L*/carope_documents_D*:*/CudaModel.L*/learnable_D*'
 if has racecheck; then
   sanitize racecheck 420 4 cuda_ops_test "$operations"
   sanitize racecheck 240 1 cuda_training_test "$step"
+  sanitize racecheck 240 2 attention_rotates_test "$rotates"
   sanitize racecheck 240 2 attention_through_test "$through"
 fi
 if has initcheck; then
@@ -313,12 +315,14 @@ if has initcheck; then
   # alone: of products in bf16 the tool does not see what their tiles' copies to memory write, up to CUDA 13.0
   # (CudaModel.ReadsOnlyWhatItHasWritten is about both).
   note "" "initcheck: models in fp32 alone; it does not see what cuBLASLt's products in bf16 write (copies of tiles)"
+  sanitize initcheck 240 2 attention_rotates_test "$rotates"
   sanitize initcheck 240 2 attention_through_test "$through"
   sanitize initcheck 420 4 cuda_model_test \
     '*/CudaModel.L*/carope_documents_D*_f32:*/CudaModel.L*/learnable_D*_f32:*/CudaDecoding.P*/carope_embedding_D64_f32'
 fi
 if has memcheck; then
   sanitize memcheck 300 4 cuda_ops_test "$operations"
+  sanitize memcheck 120 2 attention_rotates_test "$rotates"
   sanitize memcheck 120 2 attention_through_test "$through"
   sanitize memcheck 240 4 cuda_model_test "$models:*/CudaDecoding.PiecesEqual*/carope_embedding_D64_*"
   sanitize memcheck 240 1 cuda_token_pass_test "$token"

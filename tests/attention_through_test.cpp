@@ -1,6 +1,5 @@
-// Attention that does the rotation of its input too, and its backward pass that goes on through the
-// rotation and the bias: against the CPU engine, which takes those steps one by one in fp32, and
-// against what they wrote themselves.
+// Attention's backward pass that goes on through the rotation of its input and the bias: against
+// the CPU engine, which takes those steps one by one in fp32, and against what it wrote itself.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -51,16 +50,6 @@ std::vector<Way> all_ways() {
                     .gate = true,
                     .exponent_start = 2,
                     .write = Write::kAccumulate});
-  }
-  return ways;
-}
-
-/// Those of the forward pass.
-std::vector<Way> rotations() {
-  std::vector<Way> ways = {{}};
-  for (const RotaryLayout layout : {RotaryLayout::kHalf, RotaryLayout::kInterleaved}) {
-    ways.push_back({.rotated = Rotated::kByIncrements, .layout = layout});
-    ways.push_back({.rotated = Rotated::kByPhases, .layout = layout});
   }
   return ways;
 }
@@ -124,13 +113,6 @@ struct Call {
     fill(dlogits, NAN);
     fill(bias_gradient, way.write == Write::kAccumulate ? kBefore : NAN);
     return attention_backward_through(ctx, attention, seq, args, input(way));
-  }
-
-  /// Rotates and attends.
-  bool attend(const Way& way) {
-    fill(args.out, NAN);
-    fill(args.logsumexp, NAN);
-    return attention_through(ctx, attention, seq, input(way), args.qkv, args.out, args.logsumexp);
   }
 
   static void fill(const Tensor& tensor, float value) {
@@ -299,79 +281,6 @@ TEST_P(ThroughOnGpu, GivesWhatTheCpuGivesStepByStep) {
   }
 }
 
-TEST_P(ThroughOnGpu, RotatesAndAttendsAsTheCpuDoesStepByStep) {
-  Context host = Context::cpu(2);
-  Context device = cuda_context();
-  for (const Way& way : rotations()) {
-    SCOPED_TRACE(way.name());
-    Call gpu = call(device, DType::kBF16);
-    ASSERT_TRUE(attention_rotates(device, gpu.attention, gpu.seq, gpu.args.qkv));
-    ASSERT_TRUE(gpu.attend(way));
-    const auto stored = read(gpu.args.qkv);
-
-    Call cpu = call(host, DType::kF32);
-    auto rotated = read(cpu.args.qkv);
-    rotate(cpu, way, Direction::kForward, rotated);
-    EXPECT_LE(error_of(stored, rotated), tolerance(DType::kBF16).forward);
-    if (way.rotated == Rotated::kNot) {
-      EXPECT_TRUE(same_bits(stored, rotated));
-    }
-    write(stored, cpu.args.qkv);
-    attention(host, cpu.attention, cpu.seq, cpu.args.qkv, cpu.args.out, cpu.args.logsumexp);
-    EXPECT_LE(error_of(read(gpu.args.out), read(cpu.args.out)), tolerance(DType::kBF16).forward);
-    EXPECT_LE(error_of(read(gpu.args.logsumexp), read(cpu.args.logsumexp)),
-              unrounded_tolerance().forward);
-  }
-}
-
-/// The largest score then grows by so much from one tile of keys to the next that what was summed
-/// before it has to shrink.
-TEST_P(ThroughOnGpu, AttendsWithASharpSoftmax) {
-  constexpr float kSharpness = 4.0F;
-  Context host = Context::cpu(2);
-  Context device = cuda_context();
-  Call cpu = call(host, DType::kF32);
-  Call gpu = call(device, DType::kBF16);
-  auto qkv = read(gpu.args.qkv);
-  std::transform(qkv.begin(), qkv.end(), qkv.begin(), [](float x) { return x * kSharpness; });
-  write(qkv, cpu.args.qkv);
-  write(qkv, gpu.args.qkv);
-  ASSERT_TRUE(gpu.attend({}));
-  attention(host, cpu.attention, cpu.seq, cpu.args.qkv, cpu.args.out, cpu.args.logsumexp);
-  EXPECT_LE(error_of(read(gpu.args.out), read(cpu.args.out)), tolerance(DType::kBF16).forward);
-  EXPECT_LE(error_of(read(gpu.args.logsumexp), read(cpu.args.logsumexp)),
-            unrounded_tolerance().forward);
-}
-
-TEST_P(ThroughOnGpu, RotatesAndAttendsToTheSameBitsAgain) {
-  Context device = cuda_context();
-  std::vector<std::vector<float>> found;
-  for (int i = 0; i < 2; ++i) {
-    Call gpu = call(device, DType::kBF16);
-    ASSERT_TRUE(gpu.attend({.rotated = Rotated::kByPhases}));
-    for (const Tensor& result : {gpu.args.qkv, gpu.args.out, gpu.args.logsumexp}) {
-      found.push_back(read(result));
-    }
-  }
-  for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_TRUE(same_bits(found[i], found[i + 3])) << i;
-  }
-}
-
-TEST_P(ThroughOnGpu, PassesOnANanInAQuery) {
-  Context device = cuda_context();
-  Call gpu = call(device, DType::kBF16);
-  auto qkv = read(gpu.args.qkv);
-  qkv[static_cast<std::size_t>(70 * gpu.args.qkv.cols())] = NAN;
-  write(qkv, gpu.args.qkv);
-  ASSERT_TRUE(gpu.attend({.rotated = Rotated::kByPhases}));
-  const auto out = read(gpu.args.out);
-  const auto first = static_cast<std::size_t>(70 * gpu.args.out.cols());
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    ASSERT_EQ(std::isnan(out[i]), i >= first && i < first + kDim) << i;
-  }
-}
-
 TEST_P(ThroughOnGpu, GivesTheSameBitsAgainAndThoseOfAttentionAlone) {
   Context device = cuda_context();
   Call gpu = call(device, DType::kBF16);
@@ -422,26 +331,9 @@ TEST(Through, LeavesToOthersWhatItDoesNotServe) {
     Context ctx = cuda_context(true, use);
     Call call(ctx, 1, length, 1, type);
     EXPECT_FALSE(call.go({}));
-    EXPECT_FALSE(attention_rotates(ctx, call.attention, call.seq, call.args.qkv));
-    EXPECT_FALSE(call.attend({}));
-    for (const Tensor& result :
-         {call.args.dqkv, call.bias_gradient, call.args.out, call.args.logsumexp}) {
+    for (const Tensor& result : {call.args.dqkv, call.bias_gradient}) {
       EXPECT_THAT(read(result), testing::Each(testing::IsNan())) << "something was done";
     }
-  }
-}
-
-TEST(Through, DoesNotRotateAndAttendWithSlopesOrDocuments) {
-  if (!has_gpu()) {
-    GTEST_SKIP() << "no GPU is present";
-  }
-  Context ctx = cuda_context();
-  for (const bool slopes : {true, false}) {
-    Call call(ctx, 1, 128, 1, DType::kBF16);
-    const auto before = read(call.args.qkv);
-    (slopes ? call.attention.slopes : call.seq.document_start) = call.increments;
-    EXPECT_FALSE(attention_rotates(ctx, call.attention, call.seq, call.args.qkv));
-    EXPECT_TRUE(same_bits(read(call.args.qkv), before));
   }
 }
 
@@ -453,12 +345,6 @@ TEST(Through, IsLeftToOthersOnTheCpu) {
   for (const Way& way : all_ways()) {
     EXPECT_FALSE(call.go(way)) << way.name();
   }
-  EXPECT_FALSE(attention_rotates(ctx, call.attention, call.seq, call.args.qkv));
-  const auto before = read(call.args.qkv);
-  for (const Way& way : rotations()) {
-    EXPECT_FALSE(call.attend(way)) << way.name();
-  }
-  EXPECT_TRUE(same_bits(read(call.args.qkv), before));
   EXPECT_THAT(read(call.args.dqkv), testing::Each(testing::IsNan()));
 }
 
@@ -483,11 +369,6 @@ TEST(Through, RefusesAnInputThatDoesNotFit) {
               HasSubstr("the gradient of qkv's bias"));
   EXPECT_THAT(said({.increments = call.increments, .phases = call.phases}),
               HasSubstr("give one of them"));
-  EXPECT_THAT(message_of<ShapeError>([&] {
-                attention_through(ctx, call.attention, call.seq, {.phases = few}, call.args.qkv,
-                                  call.args.out, call.args.logsumexp);
-              }),
-              HasSubstr("the phases of attention's input"));
   for (const AttentionInput& input :
        {AttentionInput{.logits = call.logits, .dlogits = call.dlogits},
         {.phases = call.phases, .dlogits = call.dlogits}}) {

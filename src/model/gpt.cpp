@@ -235,7 +235,7 @@ void Gpt::attend(Context& ctx, const Sequence& seq, const LayerView& position,
                  const BlockActivations& b) const {
   const std::optional<AttentionInput> input = encoding_->attention_input(position);
   if (input && attention_rotates(ctx, attention_, seq, b.qkv)) {
-    encoding_->prepare_attention(ctx, seq, position, b.qkv);
+    encoding_->prepare_attention(ctx, position);
     if (attention_through(ctx, attention_, seq, *input, b.qkv, b.attended, b.logsumexp)) {
       return;
     }

@@ -61,6 +61,9 @@ void check_input(const Attention& attention, const Sequence& seq, const Tensor& 
   check<ShapeError>(!input.dlogits || (input.phases && input.logits),
                     "dlogits is the gradient of the gates that gave attention's input its phases: "
                     "give logits and phases too");
+  check<ShapeError>(input.exponent_start >= 0,
+                    "exponent_start = {} of attention's input must not be negative",
+                    input.exponent_start);
   if (input.increments) {
     check_shape(input.increments, {pairs}, "the increments of attention's input");
   }
@@ -98,6 +101,8 @@ bool attention_through(Context& ctx, const Attention& attention, const Sequence&
                        const Tensor& logsumexp) {
   check_forward(attention, seq, qkv, out, logsumexp);
   check_input(attention, seq, qkv, input);
+  check<ShapeError>(static_cast<bool>(input.logits) == static_cast<bool>(input.phases),
+                    "attention computes phases from gate logits: give both or none");
   return ctx.device().kind == DeviceKind::kCuda &&
          cuda::attention_through(ctx, attention, seq, input, qkv, out, logsumexp);
 }

@@ -31,14 +31,14 @@ void attention_backward(Context& ctx, const Attention& attention, const Sequence
                         const AttentionBackward& args);
 
 /// What happens to qkv before attention, for a pass that does that too: a bias is added, then q and
-/// k are rotated by (t + 1) increments, by `phases`, or not at all.
+/// k are rotated by (t + 1) increments, as carope() does it from gate logits, or not at all.
 struct AttentionInput {
   RotaryLayout layout = RotaryLayout::kHalf;
   Tensor increments{};  // [P] u32
-  Tensor phases{};      // [B, T, H, P] u16, in 2^-16 turns
-  // CARoPE's gates, which the phases came from.
+  Tensor phases{};  // [B, T, H, P] u16, in 2^-16 turns: from logits, a result of the forward pass
+  // CARoPE's gates, which the phases come from.
   Tensor logits{};                  // [B, T, H] f32
-  std::int64_t exponent_start = 0;  // pair p turned by f^(p + exponent_start)
+  std::int64_t exponent_start = 0;  // pair p turns by f^(p + exponent_start)
   // Of the backward pass only.
   Tensor dlogits{};                 // [B, T, H] f32 result: the gradient of the gates; or empty
   Tensor bias_gradient{};           // [3C] f32 result: the sums of dqkv's columns; or empty

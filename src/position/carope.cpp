@@ -74,10 +74,8 @@ class ContextAwareRotary : public PositionEncoding {
            layer.state.empty() ? Tensor{} : layer.state[0], phases(layer));
   }
 
-  void prepare_attention(Context& ctx, const Sequence& seq, const LayerView& layer,
-                         const Tensor& qkv) const override {
+  void prepare_attention(Context& ctx, const LayerView& layer) const override {
     compute_logits(ctx, layer);
-    carope_phases(ctx, op_, seq, layer.saved[0], qkv, layer.saved[1], phases(layer));
   }
 
   std::optional<TokenRotation> token_rotation(const LayerView& layer) const override {
@@ -102,6 +100,9 @@ class ContextAwareRotary : public PositionEncoding {
   void rotate_backward(Context& ctx, const Sequence& seq, const LayerView& layer, const Tensor& qkv,
                        const Tensor& dqkv, const LayerGradients& gradients) const override {
     const Tensor& dlogits = layer.workspace[0];
+    if (phases(layer)) {
+      clear(ctx, layer.saved[1]);  // attention rotates without carries, within one chunk
+    }
     carope_backward(ctx, op_, seq,
                     {.logits = layer.saved[0],
                      .carry = layer.saved[1],
@@ -148,9 +149,10 @@ class ContextAwareRotary : public PositionEncoding {
     }
   }
 
-  /// Whether the backward pass may come from attention's, which needs each token's phases for it.
+  /// Whether attention's passes may rotate and undo it, for which each token's phases are kept.
   bool goes_through(const Sequence& seq) const {
-    return attention_goes_through(device_, compute_, shape_.head_dim(), seq.length);
+    return op_.chunks(seq.length) == 1 &&
+           attention_goes_through(device_, compute_, shape_.head_dim(), seq.length);
   }
   Shape phase_shape(const Sequence& seq) const {
     return {seq.batch, seq.length, shape_.heads, shape_.pairs()};

@@ -83,8 +83,7 @@ class PositionEncoding {
     return std::nullopt;
   }
   /// What there is to do in the place of rotate() before such a forward pass.
-  virtual void prepare_attention(Context& /*ctx*/, const Sequence& /*seq*/,
-                                 const LayerView& /*layer*/, const Tensor& /*qkv*/) const {}
+  virtual void prepare_attention(Context& /*ctx*/, const LayerView& /*layer*/) const {}
   /// What is left of rotate_backward() after such a pass.
   virtual void gate_backward(Context& /*ctx*/, const LayerView& /*layer*/,
                              const LayerGradients& /*gradients*/) const {}

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ops/attention/attention_hopper_tiles.cuh"
+#include "ops/attention/attention_hopper_phases.cuh"
 
 // How the forward pass of attention on Hopper is spread over a block: what is in shared memory, and
 // the group of threads that brings tiles there and rotates them.
@@ -8,22 +8,24 @@ namespace carope::cuda::tiled {
 
 inline constexpr int kSlots = kMaxTiles + 3;  // for tiles of keys and values
 inline constexpr int kAhead = 3;              // tiles that are brought while one is rotated
-/// One more, so that a tile can be rotated before the queries of the one before are taken.
-inline constexpr int kQuerySlots = kAhead + 1;
+/// More than these, so that two tiles can be rotated before the queries of the one before are
+/// taken: a head's first tiles are attended from faster than they are brought.
+inline constexpr int kQuerySlots = kAhead + 2;
 /// Registers of a thread. Those of three groups must not exceed 504 together.
 inline constexpr int kAttendingRegisters = 208;
 inline constexpr int kBringingRegisters = 88;
-/// A thread that brings tiles has one of the four groups of eight pairs, of every 32nd row.
-inline constexpr int kPairGroups = kPairs / kGroup;
-inline constexpr int kRowStep = kGroupThreads / kPairGroups;
-inline constexpr int kRowsEach = kTile / kRowStep;
+/// A thread that brings tiles has one of the four groups of eight pairs, of two of its warp's rows.
+/// These are the tokens whose phases the warp computes.
+inline constexpr int kWarpRows = PhaseCut::kTokens;
+inline constexpr int kRowStep = kWarp / kPairGroups;
+inline constexpr int kRowsEach = kWarpRows / kRowStep;
 static_assert(kRowStep % 8 == 0);  // so the permutation stays the same
 
 struct alignas(1024) ForwardMemory {
   TileBytes keys[kSlots];
   TileBytes values[kSlots];
   TileBytes queries[kQuerySlots];
-  uint4 phases[kQuerySlots][kRowsEach][kGroupThreads];  // where the thread that copies them reads
+  PhaseMemory phases;
   std::uint64_t filled[kSlots], free[kSlots], queries_free[kQuerySlots];
 };
 static_assert(sizeof(ForwardMemory) <= 227 * 1024);  // what Hopper lends a block
@@ -32,7 +34,9 @@ static_assert(sizeof(ForwardMemory) <= 227 * 1024);  // what Hopper lends a bloc
 struct Turns {
   bf16* qkv;                                  // [B, T, 3, H, D]
   const std::uint32_t* increments = nullptr;  // [P]
-  const std::uint16_t* phases = nullptr;      // [B, T, H, P]
+  const float* logits = nullptr;              // [B, T, H]
+  int exponent_start = 0;
+  std::uint16_t* phases = nullptr;  // [B, T, H, P], written with logits
 };
 
 __device__ inline void init_barriers(ForwardMemory& shared) {
@@ -45,52 +49,38 @@ __device__ inline void init_barriers(ForwardMemory& shared) {
   }
 }
 
-/// Where a thread that brings tiles is, of which the block has those of all its heads in a row.
-struct Cursor {
-  int head, tile;
-  int token;           // the thread's first one
-  int number_of_head;  // within its batch row
-
-  __device__ void seek(const Problem<bf16>& p, int to_head, int row) {
-    head = to_head;
-    tile = 0;
-    token = head / p.heads * p.queries + row;
-    number_of_head = head % p.heads;
-  }
-  __device__ void advance(const Problem<bf16>& p, int row) {
-    ++tile;
-    token += kTile;
-    if (tile * kTile == p.queries) {
-      seek(p, head + gridDim.x, row);
-    }
-  }
-};
-
 /// Brings tiles and rotates them.
 template <Turn kTurn, RotaryLayout kLayout>
 class Bringer {
  public:
   __device__ Bringer(const Problem<bf16>& p, const Turns& turns, ForwardMemory& shared)
-      : p_(p), turns_(turns), shared_(shared), thread_(threadIdx.x % kGroupThreads) {
-    const int row = thread_ / kPairGroups;
+      : p_(p),
+        turns_(turns),
+        shared_(shared),
+        phases_(p, turns.logits, turns.exponent_start, shared.phases),
+        group_(threadIdx.x % kPairGroups) {
     // Eight lanes access shared memory together: two rows, which must meet different banks.
-    row_ = kHalf ? row / 8 * 8 + row % 2 * 4 + row % 8 / 2 : row;
-    const int group = thread_ % kPairGroups;
+    const int row = threadIdx.x % kWarp / kPairGroups;
+    row_of_warp_ = kHalf ? row % 2 * 4 + row / 2 : row;
+    row_ = threadIdx.x % kGroupThreads / kWarp * kWarpRows + row_of_warp_;
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
-      piece_[side] = kHalf ? group + side * kPairGroups : 2 * group + side;
+      piece_[side] = kHalf ? group_ + side * kPairGroups : 2 * group_ + side;
       offset_[side] = row_ * Rows64::kRowBytes + (piece_[side] ^ row_ % 8) * 16;
     }
     if constexpr (kTurn == Turn::kIncrements) {
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
-        increments_[i] = turns.increments[group * kGroup + i];
+        increments_[i] = turns.increments[group_ * kGroup + i];
       }
     }
   }
 
-  __device__ void run() const {
+  __device__ void run() {
     const int heads = p_.batch * p_.heads;
+    if constexpr (kTurn == Turn::kPhases) {
+      phases_.begin();
+    }
     Cursor brought, finished;
     brought.seek(p_, blockIdx.x, row_);
     finished = brought;
@@ -99,6 +89,12 @@ class Bringer {
         wait_for_copies<kAhead - 1>();
         finish(n - kAhead, finished);
         finished.advance(p_, row_);
+      }
+      if constexpr (kTurn == Turn::kPhases) {
+        // Before a wait that may be long; q and k need not have arrived.
+        if (n >= kAhead - 1 && finished.head < heads) {
+          phases_.make(finished.tile);
+        }
       }
       if (brought.head < heads) {
         barrier_at(shared_.queries_free[n % kQuerySlots]).wait(n / kQuerySlots - 1);
@@ -125,17 +121,6 @@ class Bringer {
     copy(shared_.queries[n % kQuerySlots], query);
     copy(shared_.keys[n % kSlots], query + width());
     copy(shared_.values[n % kSlots], query + 2 * width());
-    if constexpr (kTurn == Turn::kPhases) {
-      const std::int64_t pairs =
-          (static_cast<std::int64_t>(at.token) * p_.heads + at.number_of_head) * kPairs;
-#pragma unroll
-      for (int i = 0; i < kRowsEach; ++i) {
-        copy_16_bytes(shared_address(&shared_.phases[n % kQuerySlots][i][thread_]),
-                      turns_.phases + pairs + i * kRowStep * p_.heads * kPairs +
-                          thread_ % kPairGroups * kGroup,
-                      true);
-      }
-    }
   }
 
   __device__ void copy(const TileBytes& to, const bf16* from) const {
@@ -155,21 +140,25 @@ class Bringer {
   __device__ void finish(int n, const Cursor& at) const {
     if constexpr (kTurn != Turn::kNone) {
       bf16* const query = turns_.qkv + query_at(at);
+      std::uint16_t* const phases = turns_.phases + at.gate(p_) * kPairs + group_ * kGroup;
 #pragma unroll
       for (int i = 0; i < kRowsEach; ++i) {
         std::uint32_t phase[kGroup];
-        load_phases(phase, n, at.tile, i);
+        take_phases(phase, at.tile, i, phases + i * kRowStep * p_.heads * kPairs);
         const auto rotation = Rotation::by<bf16>(phase, Direction::kForward);
         bf16* const row = query + i * kRowStep * 3 * width();
-        rotate(shared_.queries[n % kQuerySlots], i, row, rotation);
-        rotate(shared_.keys[n % kSlots], i, row + width(), rotation);
+        rotate(shared_.queries[n % kQuerySlots], i, row, rotation, spoils(at.tile, i));
+        rotate(shared_.keys[n % kSlots], i, row + width(), rotation, false);
       }
     }
     publish_to_products();
     barrier_at(shared_.filled[n % kSlots]).arrive();
   }
 
-  __device__ void load_phases(std::uint32_t (&phase)[kGroup], int n, int tile, int i) const {
+  /// The phases of one of the thread's rows. Those that were computed are left at `to` for the
+  /// backward pass; the rotation is by what is left, so that it can be undone.
+  __device__ void take_phases(std::uint32_t (&phase)[kGroup], int tile, int i,
+                              std::uint16_t* to) const {
     if constexpr (kTurn == Turn::kIncrements) {
       const std::uint32_t steps = tile * kTile + row_ + i * kRowStep + 1;
 #pragma unroll
@@ -177,7 +166,8 @@ class Bringer {
         phase[j] = steps * increments_[j];
       }
     } else {
-      const uint4 eight = shared_.phases[n % kQuerySlots][i][thread_];
+      const uint4 eight = phases_.eight(row_of_warp_ + i * kRowStep, group_);
+      __stwb(reinterpret_cast<uint4*>(to), eight);
       const std::uint32_t two[] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
       for (int j = 0; j < kGroup; ++j) {
@@ -186,12 +176,21 @@ class Bringer {
     }
   }
 
-  __device__ void rotate(TileBytes& bytes, int i, bf16* to, const Rotation& rotation) const {
+  /// A phase in turns cannot be NaN, so a NaN logit is put into the query: it must reach the loss.
+  __device__ bool spoils(int tile, int i) const {
+    return kTurn == Turn::kPhases && phases_.passes_on_nan(tile, row_of_warp_ + i * kRowStep);
+  }
+
+  __device__ void rotate(TileBytes& bytes, int i, bf16* to, const Rotation& rotation,
+                         bool to_nan) const {
     std::byte* const row = bytes + i * kRowStep * Rows64::kRowBytes;
     auto* const first = reinterpret_cast<bf16*>(row + offset_[0]);
     auto* const second = reinterpret_cast<bf16*>(row + offset_[1]);
     Pairs pairs = Pairs::load(first, second);
     rotation.apply(pairs);
+    if (to_nan) {
+      pairs.set_two(0, NAN, pairs.y(0), pairs.x(1), pairs.y(1));
+    }
     pairs.store(first, second);
     pairs.store(to + piece_[0] * 8, to + piece_[1] * 8);
   }
@@ -199,9 +198,12 @@ class Bringer {
   const Problem<bf16>& p_;
   const Turns& turns_;
   ForwardMemory& shared_;
-  int thread_, row_;
-  int piece_[2];   // of a row, that hold the thread's pairs
-  int offset_[2];  // of these in a tile, in bytes
+  TilePhases phases_;
+  int group_;        // of pairs
+  int row_;          // the thread's first in the tile,
+  int row_of_warp_;  // and among those of its warp
+  int piece_[2];     // of a row, that hold the thread's pairs
+  int offset_[2];    // of these in a tile, in bytes
   std::uint32_t increments_[kGroup];
 };
 

@@ -3,11 +3,11 @@
 
 // Causal attention over short sequences on Hopper, from q and k as they are before their rotation.
 // A block takes whole heads, one after another. One of its three warpgroups brings a head's tiles
-// of 64 tokens to shared memory, rotates q and k there, and writes them back to where they came
-// from. The other two attend, each for every other tile of queries: keys and values stay in shared
-// memory for all queries of the head, and next to them there is room for what the next head begins
-// with. While one group takes exponentials, the tensor cores have its last tile's values and the
-// other group's scores.
+// of 64 tokens to shared memory, rotates q and k there, by phases that it computes where CARoPE's
+// gates set them, and writes them back to where they came from. The other two attend, each for
+// every other tile of queries: keys and values stay in shared memory for all queries of the head,
+// and next to them there is room for what the next head begins with. While one group takes
+// exponentials, the tensor cores have its last tile's values and the other group's scores.
 namespace carope::cuda::tiled {
 namespace {
 
@@ -231,7 +231,7 @@ void start(Context& ctx, const Problem<bf16>& p, RotaryLayout layout, const Turn
   constexpr auto kInterleaved = RotaryLayout::kInterleaved;
   const bool half = layout == kHalf;
   const auto kernel = [&] {
-    if (turns.phases != nullptr) {
+    if (turns.logits != nullptr) {
       return half ? start<Turn::kPhases, kHalf> : start<Turn::kPhases, kInterleaved>;
     }
     if (turns.increments != nullptr) {
@@ -261,7 +261,9 @@ bool attention_through(Context& ctx, const Attention& attention, const Sequence&
   if (input.increments) {
     turns.increments = input.increments.data<std::uint32_t>();
   }
-  if (input.phases) {
+  if (input.logits) {
+    turns.logits = input.logits.f32();
+    turns.exponent_start = static_cast<int>(input.exponent_start);
     turns.phases = input.phases.data<std::uint16_t>();
   }
   if (!aligned16(turns.phases)) {

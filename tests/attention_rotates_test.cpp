@@ -1,0 +1,342 @@
+// Attention that rotates its input itself: against the CPU engine, which does one after the other
+// in fp32, and against what it gave before.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "core/random.h"
+#include "ops/attention.h"
+#include "ops/carope.h"
+#include "support/compare.h"
+#include "support/cuda_contexts.h"
+#include "support/errors.h"
+#include "support/op_run.h"
+
+namespace carope::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::int64_t kDim = 64;
+constexpr std::int64_t kPairs = kDim / 2;
+
+enum class By { kNothing, kIncrements, kGates };
+
+struct Way {
+  By by = By::kNothing;
+  RotaryLayout layout = RotaryLayout::kHalf;
+  std::int64_t exponent_start = 0;
+
+  std::string name() const {
+    return fmt::format("by {} layout {} exponent {}", static_cast<int>(by),
+                       static_cast<int>(layout), exponent_start);
+  }
+};
+
+std::vector<Way> all_ways() {
+  std::vector<Way> ways = {{}};
+  for (const RotaryLayout layout : {RotaryLayout::kHalf, RotaryLayout::kInterleaved}) {
+    ways.push_back({.by = By::kIncrements, .layout = layout});
+    for (const std::int64_t exponent_start : {0, 1, 3}) {
+      ways.push_back({.by = By::kGates, .layout = layout, .exponent_start = exponent_start});
+    }
+  }
+  return ways;
+}
+
+/// Tensors of one call on one device. What is to be written starts as NaN, or as ones.
+struct Call {
+  Call(Context& context, std::int64_t batch, std::int64_t length, std::int64_t heads, DType type)
+      : ctx(context),
+        seq{.batch = batch, .length = length},
+        attention{.heads = heads},
+        qkv(make({batch, length, 3 * heads * kDim}, type)),
+        out(make({batch, length, heads * kDim}, type)),
+        logsumexp(make({batch, heads, length}, DType::kF32)),
+        increments(make({kPairs}, DType::kU32)),
+        logits(make({batch, length, heads}, DType::kF32)),
+        phases(make({batch, length, heads, kPairs}, DType::kU16)) {
+    const auto increment = rope_increments(kPairs, 10000.0);
+    copy_from_host(increments.raw(), increment.data(), increments.bytes(), ctx.device());
+    const std::vector<std::uint16_t> ones(static_cast<std::size_t>(phases.size()), 1);
+    copy_from_host(phases.raw(), ones.data(), phases.bytes(), ctx.device());
+    write(random_values(qkv.size()), qkv);
+    write(random_logits(logits.size()), logits);
+    for (const Tensor& result : {out, logsumexp}) {
+      write(std::vector<float>(static_cast<std::size_t>(result.size()), NAN), result);
+    }
+  }
+
+  AttentionInput input(const Way& way) const {
+    AttentionInput input{.layout = way.layout};
+    if (way.by == By::kIncrements) {
+      input.increments = increments;
+    } else if (way.by == By::kGates) {
+      input.logits = logits;
+      input.exponent_start = way.exponent_start;
+      input.phases = phases;
+    }
+    return input;
+  }
+
+  bool attend(const Way& way) { return attend(input(way)); }
+  bool attend(const AttentionInput& input) {
+    return attention_through(ctx, attention, seq, input, qkv, out, logsumexp);
+  }
+
+  /// The operation that rotates, alone.
+  void rotate(const Way& way) {
+    const std::int64_t heads = attention.heads;
+    if (way.by == By::kIncrements) {
+      rotary(ctx, {.heads = heads, .layout = way.layout, .increments = increments}, seq,
+             Direction::kForward, qkv);
+    } else if (way.by == By::kGates) {
+      const Carope op{.heads = heads, .layout = way.layout, .exponent_start = way.exponent_start};
+      const TensorSpec carry = carope_carry_spec(op, seq, kPairs);
+      carope(ctx, op, seq, logits, qkv, make(carry.shape, carry.dtype), {}, phases);
+    }
+  }
+
+  std::vector<std::uint16_t> read_phases() const {
+    std::vector<std::uint16_t> values(static_cast<std::size_t>(phases.size()));
+    copy_to_host(values.data(), phases.raw(), phases.bytes(), ctx.device());
+    return values;
+  }
+
+  Context& ctx;
+  std::vector<Memory> memory;
+  Sequence seq;
+  Attention attention;
+  Tensor qkv, out, logsumexp, increments, logits, phases;
+
+ private:
+  Tensor make(const Shape& shape, DType type) {
+    const TensorSpec spec{shape, type};
+    return {memory.emplace_back(ctx.device(), spec.bytes()).data(), spec, ctx.device()};
+  }
+
+  static std::vector<float> random_values(std::int64_t size) {
+    const Philox random(1, 1);
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < size; ++i) {
+      values.push_back(to_float(to_bf16(static_cast<float>(random.normal(i)))));
+    }
+    return values;
+  }
+
+  /// Around RoPE's, and some far away.
+  static std::vector<float> random_logits(std::int64_t size) {
+    const Philox random(6, 1);
+    std::vector<float> logits;
+    for (std::int64_t i = 0; i < size; ++i) {
+      logits.push_back(static_cast<float>((i % 11 == 0 ? 20.0 : 1.0) * random.normal(i) - 0.93));
+    }
+    return logits;
+  }
+};
+
+double error_of(const std::vector<float>& found, const std::vector<float>& expected) {
+  return relative_error(std::span(found), std::span(expected));
+}
+
+struct Size {
+  std::int64_t batch, length, heads;
+};
+
+class RotatesOnGpu : public testing::TestWithParam<Size> {
+ protected:
+  void SetUp() override {
+    if (!has_gpu()) {
+      GTEST_SKIP() << "no GPU is present";
+    }
+    if (!attention_goes_through({DeviceKind::kCuda, 0}, DType::kBF16, kDim, GetParam().length)) {
+      GTEST_SKIP() << "this GPU has no kernel that rotates and attends";
+    }
+  }
+
+  Call call(Context& ctx, DType type) const {
+    return {ctx, GetParam().batch, GetParam().length, GetParam().heads, type};
+  }
+};
+
+TEST_P(RotatesOnGpu, AndAttendsAsTheCpuDoesStepByStep) {
+  Context host = Context::cpu(2);
+  Context device = cuda_context();
+  for (const Way& way : all_ways()) {
+    SCOPED_TRACE(way.name());
+    Call gpu = call(device, DType::kBF16);
+    ASSERT_TRUE(attention_rotates(device, gpu.attention, gpu.seq, gpu.qkv));
+    ASSERT_TRUE(gpu.attend(way));
+    const auto stored = read(gpu.qkv);
+
+    Call cpu = call(host, DType::kF32);
+    cpu.rotate(way);
+    EXPECT_TRUE(gpu.read_phases() == cpu.read_phases());
+    const auto rotated = read(cpu.qkv);
+    EXPECT_LE(error_of(stored, rotated), tolerance(DType::kBF16).forward);
+    if (way.by == By::kNothing) {
+      EXPECT_TRUE(same_bits(stored, rotated));
+    }
+    write(stored, cpu.qkv);
+    attention(host, cpu.attention, cpu.seq, cpu.qkv, cpu.out, cpu.logsumexp);
+    EXPECT_LE(error_of(read(gpu.out), read(cpu.out)), tolerance(DType::kBF16).forward);
+    EXPECT_LE(error_of(read(gpu.logsumexp), read(cpu.logsumexp)), unrounded_tolerance().forward);
+  }
+}
+
+/// The largest score then grows by so much from one tile of keys to the next that what was summed
+/// before it has to shrink.
+TEST_P(RotatesOnGpu, AndAttendsWithASharpSoftmax) {
+  constexpr float kSharpness = 4.0F;
+  Context host = Context::cpu(2);
+  Context device = cuda_context();
+  Call cpu = call(host, DType::kF32);
+  Call gpu = call(device, DType::kBF16);
+  auto qkv = read(gpu.qkv);
+  std::transform(qkv.begin(), qkv.end(), qkv.begin(), [](float x) { return x * kSharpness; });
+  write(qkv, cpu.qkv);
+  write(qkv, gpu.qkv);
+  ASSERT_TRUE(gpu.attend(Way{}));
+  attention(host, cpu.attention, cpu.seq, cpu.qkv, cpu.out, cpu.logsumexp);
+  EXPECT_LE(error_of(read(gpu.out), read(cpu.out)), tolerance(DType::kBF16).forward);
+  EXPECT_LE(error_of(read(gpu.logsumexp), read(cpu.logsumexp)), unrounded_tolerance().forward);
+}
+
+TEST_P(RotatesOnGpu, AndAttendsToTheSameBitsAgain) {
+  Context device = cuda_context();
+  std::vector<std::vector<float>> found;
+  std::vector<std::vector<std::uint16_t>> phases;
+  for (int i = 0; i < 2; ++i) {
+    Call gpu = call(device, DType::kBF16);
+    ASSERT_TRUE(gpu.attend({.by = By::kGates}));
+    for (const Tensor& result : {gpu.qkv, gpu.out, gpu.logsumexp}) {
+      found.push_back(read(result));
+    }
+    phases.push_back(gpu.read_phases());
+  }
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(same_bits(found[i], found[i + 3])) << i;
+  }
+  EXPECT_TRUE(phases[0] == phases[1]);
+}
+
+TEST_P(RotatesOnGpu, AndPassesOnANanInAQuery) {
+  Context device = cuda_context();
+  Call gpu = call(device, DType::kBF16);
+  auto qkv = read(gpu.qkv);
+  qkv[static_cast<std::size_t>(70 * gpu.qkv.cols())] = NAN;
+  write(qkv, gpu.qkv);
+  ASSERT_TRUE(gpu.attend({.by = By::kGates}));
+  const auto out = read(gpu.out);
+  const auto first = static_cast<std::size_t>(70 * gpu.out.cols());
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    ASSERT_EQ(std::isnan(out[i]), i >= first && i < first + kDim) << i;
+  }
+}
+
+/// By one element of that token's query: phases are finite, those after it too.
+TEST_P(RotatesOnGpu, AndPassesOnANanOfAGate) {
+  Context host = Context::cpu(2);
+  Context device = cuda_context();
+  for (const RotaryLayout layout : {RotaryLayout::kHalf, RotaryLayout::kInterleaved}) {
+    for (const std::int64_t token : {0, 37, 70, 127}) {
+      SCOPED_TRACE(token);
+      const Way way{.by = By::kGates, .layout = layout};
+      Call gpu = call(device, DType::kBF16);
+      Call cpu = call(host, DType::kF32);
+      const auto gate = static_cast<std::size_t>((token + 1) * gpu.attention.heads - 1);
+      auto logits = read(gpu.logits);
+      logits[gate] = NAN;
+      write(logits, gpu.logits);
+      write(logits, cpu.logits);
+      ASSERT_TRUE(gpu.attend(way));
+      cpu.rotate(way);
+      EXPECT_TRUE(gpu.read_phases() == cpu.read_phases());
+      const auto stored = read(gpu.qkv);
+      const auto rotated = read(cpu.qkv);
+      for (std::size_t i = 0; i < stored.size(); ++i) {
+        ASSERT_EQ(std::isnan(stored[i]), std::isnan(rotated[i])) << i;
+      }
+      const auto out = read(gpu.out);
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        ASSERT_EQ(std::isnan(out[i]), i / kDim == gate) << i;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, RotatesOnGpu,
+                         testing::Values(Size{1, 128, 1}, Size{3, 128, 2}, Size{2, 256, 2},
+                                         Size{3, 384, 1}, Size{1, 512, 12}, Size{2, 512, 1},
+                                         Size{12, 128, 12}, Size{23, 256, 12}),
+                         [](const auto& info) {
+                           return fmt::format("B{}_T{}_H{}", info.param.batch, info.param.length,
+                                              info.param.heads);
+                         });
+
+TEST(Rotates, NotWhatItDoesNotServe) {
+  if (!has_gpu()) {
+    GTEST_SKIP() << "no GPU is present";
+  }
+  using Use = AttentionKernels::Use;
+  for (const auto& [length, type, use] : {std::tuple(128, DType::kF32, Use::kOwn),
+                                          {192, DType::kBF16, Use::kOwn},
+                                          {128, DType::kBF16, Use::kCudnn}}) {
+    Context ctx = cuda_context(true, use);
+    Call call(ctx, 1, length, 1, type);
+    EXPECT_FALSE(attention_rotates(ctx, call.attention, call.seq, call.qkv));
+    EXPECT_FALSE(call.attend(Way{}));
+    for (const Tensor& result : {call.out, call.logsumexp}) {
+      EXPECT_THAT(read(result), testing::Each(testing::IsNan())) << "something was done";
+    }
+  }
+}
+
+TEST(Rotates, NotWithSlopesOrDocuments) {
+  if (!has_gpu()) {
+    GTEST_SKIP() << "no GPU is present";
+  }
+  Context ctx = cuda_context();
+  for (const bool slopes : {true, false}) {
+    Call call(ctx, 1, 128, 1, DType::kBF16);
+    const auto before = read(call.qkv);
+    (slopes ? call.attention.slopes : call.seq.document_start) = call.increments;
+    EXPECT_FALSE(attention_rotates(ctx, call.attention, call.seq, call.qkv));
+    EXPECT_TRUE(same_bits(read(call.qkv), before));
+  }
+}
+
+TEST(Rotates, NotOnTheCpu) {
+  Context ctx = Context::cpu(1);
+  Call call(ctx, 1, 128, 1, DType::kF32);
+  EXPECT_FALSE(attention_rotates(ctx, call.attention, call.seq, call.qkv));
+  const auto before = read(call.qkv);
+  for (const Way& way : all_ways()) {
+    EXPECT_FALSE(call.attend(way)) << way.name();
+  }
+  EXPECT_TRUE(same_bits(read(call.qkv), before));
+  EXPECT_THAT(read(call.out), testing::Each(testing::IsNan()));
+}
+
+TEST(Rotates, NoInputThatDoesNotFit) {
+  Context ctx = Context::cpu(1);
+  Call call(ctx, 2, 128, 3, DType::kF32);
+  const auto said = [&](const AttentionInput& input) {
+    return message_of<ShapeError>([&] { call.attend(input); });
+  };
+  EXPECT_THAT(said({.increments = call.increments.reshape({2, 16})}),
+              HasSubstr("the increments of attention's input"));
+  EXPECT_THAT(said({.phases = call.phases, .logits = call.logits.reshape({2, 3, 128})}),
+              HasSubstr("the gate logits of attention's input"));
+  EXPECT_THAT(said({.phases = call.phases.reshape({2, 128, 32, 3}), .logits = call.logits}),
+              HasSubstr("the phases of attention's input"));
+  EXPECT_THAT(said({.logits = call.logits}), HasSubstr("give both or none"));
+  EXPECT_THAT(said({.phases = call.phases}), HasSubstr("give both or none"));
+  EXPECT_THAT(said({.phases = call.phases, .logits = call.logits, .exponent_start = -1}),
+              HasSubstr("exponent_start = -1"));
+}
+
+}  // namespace
+}  // namespace carope::test
