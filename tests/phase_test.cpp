@@ -45,13 +45,6 @@ class Call {
                    Tensor::of(phases, phase_shape()));
     return phases;
   }
-  /// Phases only, from zero.
-  std::vector<std::uint16_t> leave_phases(Context& ctx) {
-    std::vector<std::uint16_t> phases(logits.size() * static_cast<std::size_t>(pairs_));
-    carope_phases(ctx, op, seq, gates(logits), rows(qkv), carries(),
-                  Tensor::of(phases, phase_shape()));
-    return phases;
-  }
   void run_backward(Context& ctx) {
     carope_backward(ctx, op, seq,
                     {.logits = gates(logits),
@@ -175,23 +168,6 @@ TEST(Phase, IsHandedOutRoundedToSixteenBits) {
           << "of " << length << " tokens, entry " << i;
     }
   }
-}
-
-TEST(Phase, CanBeLeftForOthersToRotateBy) {
-  constexpr std::size_t kHeads = 3;
-  constexpr std::size_t kPairs = 5;
-  constexpr std::size_t kToken = 200;
-  constexpr std::size_t kHead = 2;
-  Context ctx = Context::cpu(2);
-  Call rotated({.heads = kHeads, .chunk = 100}, 2, 250, kPairs);
-  fill_random_logits(rotated.logits, -0.9, 1.0);
-  rotated.logits[kToken * kHeads + kHead] = NAN;
-  Call left = rotated;
-  std::vector<float> expected = left.qkv;
-  expected[(kToken * 3 * kHeads + kHead) * 2 * kPairs] = NAN;
-  EXPECT_EQ(left.leave_phases(ctx), rotated.run_for_phases(ctx));
-  EXPECT_EQ(left.carry, rotated.carry);
-  EXPECT_TRUE(same_bits(left.qkv, expected)) << "only the NaN goes into the query";
 }
 
 struct AccuracyCase {

@@ -9,13 +9,11 @@ namespace carope {
 namespace cpu {
 decltype(carope::carope) carope;
 decltype(carope::carope_backward) carope_backward;
-decltype(carope::carope_phases) carope_phases;
 }  // namespace cpu
 
 namespace cuda {
 decltype(carope::carope) carope;
 decltype(carope::carope_backward) carope_backward;
-decltype(carope::carope_phases) carope_phases;
 }  // namespace cuda
 
 namespace {
@@ -41,10 +39,6 @@ void check_carope(const Carope& carope, const Sequence& seq, const Tensor& logit
   check_shape(carry, carope_carry_spec(carope, seq, pairs).shape, "the carries");
 }
 
-void check_phases(const Sequence& seq, const Tensor& carry, const Tensor& phases) {
-  check_shape(phases, {seq.batch, seq.length, carry.dim(2), carry.cols()}, "the phases");
-}
-
 }  // namespace
 
 TensorSpec carope_carry_spec(const Carope& carope, const Sequence& seq, std::int64_t pairs) {
@@ -64,16 +58,9 @@ void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tenso
     check_shape(state, {seq.batch, carope.heads, carry.cols()}, "the phase state");
   }
   if (phases) {
-    check_phases(seq, carry, phases);
+    check_shape(phases, {seq.batch, seq.length, carope.heads, carry.cols()}, "the phases");
   }
   dispatch(ctx, cpu::carope, cuda::carope, carope, seq, logits, qkv, carry, state, phases);
-}
-
-void carope_phases(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
-                   const Tensor& qkv, const Tensor& carry, const Tensor& phases) {
-  check_carope(carope, seq, logits, qkv, carry);
-  check_phases(seq, carry, phases);
-  dispatch(ctx, cpu::carope_phases, cuda::carope_phases, carope, seq, logits, qkv, carry, phases);
 }
 
 void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,

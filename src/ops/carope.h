@@ -30,12 +30,6 @@ void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tenso
             const Tensor& qkv, const Tensor& carry, const Tensor& state = {},
             const Tensor& phases = {});
 
-/// carope() without the rotation: leaves `carry` and `phases` for whoever rotates by them. Of qkv
-/// it writes only a NaN into the query of a token whose logit is NaN, since no phase can pass that
-/// on.
-void carope_phases(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
-                   const Tensor& qkv, const Tensor& carry, const Tensor& phases);
-
 struct CaropeBackward {
   Tensor logits;  // [B, T, H] as given to carope()
   Tensor carry;   // as carope() left it

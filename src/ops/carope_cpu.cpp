@@ -153,17 +153,6 @@ class Kernel {
     });
   }
 
-  void leave_phases(const Tensor& qkv, const Tensor& phases) const {
-    auto* rounded = phases.data<std::uint16_t>();
-    scan_chunks({});
-    for_each_span(0, [&](const Span& span) {
-      alignas(64) std::uint32_t phase[kMaxRotaryPairs];
-      copy(carry_ + chunk_index(span, span.chunk), phase);
-      scan(span, phase, [&](std::int64_t t) { round(phase, rounded + phase_index(span, t)); });
-      pass_on_nan(span, qkv);
-    });
-  }
-
   void backward(const Tensor& qkv, const Tensor& dqkv, const Tensor& dlogits) const {
     const float* values = qkv.f32();
     const float* dvalues = dqkv.f32();
@@ -397,13 +386,6 @@ void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tenso
             const Tensor& qkv, const Tensor& carry, const Tensor& state, const Tensor& phases) {
   with_pairs(carry.cols(), [&](auto pairs) {
     Kernel(ctx, carope, seq, logits, carry, pairs).forward(qkv, state, phases);
-  });
-}
-
-void carope_phases(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
-                   const Tensor& qkv, const Tensor& carry, const Tensor& phases) {
-  with_pairs(carry.cols(), [&](auto pairs) {
-    Kernel(ctx, carope, seq, logits, carry, pairs).leave_phases(qkv, phases);
   });
 }
 

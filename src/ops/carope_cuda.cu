@@ -1,4 +1,3 @@
-#include "ops/carope/carope_phases.cuh"
 #include "ops/carope/carope_scan.cuh"
 #include "ops/cuda/early_start.cuh"
 
@@ -7,15 +6,10 @@ namespace {
 
 constexpr int kThreads = kScanThreads;
 
-/// Whether q and k are rotated, or only the phases left for whoever does.
-enum class Rotate : std::uint8_t { kNow, kLater };
-
 /// Blocks that are to fit on a multiprocessor: as many as registers allow without spilling, or as
 /// shared memory allows.
-template <class T, Access kAccess, Rotate kRotate>
-constexpr int kRotateBlocks = kRotate == Rotate::kLater                   ? 8
-                              : kAccess != Access::kAny && sizeof(T) == 2 ? 6
-                                                                          : 3;
+template <class T, Access kAccess>
+constexpr int kRotateBlocks = kAccess != Access::kAny && sizeof(T) == 2 ? 6 : 3;
 
 /// Puts the sum of each chunk's increments, from the last document's begin in it, into the carry of
 /// the next chunk.
@@ -86,15 +80,6 @@ struct QueryKey {
     }
   }
 
-  __device__ void leave_phases(const Tile& tile) const {
-    for (int t = slot.first; t < count; t += slot.step) {
-      std::uint32_t phase[kGroup];
-      phases_of(tile, args.tile, t, slot.group, phase);
-      store(phase, t);
-      pass_on_nan(tile, t);
-    }
-  }
-
   __device__ void rotate(const Tile& tile) const {
     for (int t = slot.first; t < count; t += slot.step) {
       prefetch(t + slot.step);
@@ -130,11 +115,11 @@ struct QueryKey {
   }
 };
 
-/// Rotates q and k of one head over a span, or leaves its phases. Where that is the whole row it
+/// Rotates q and k of one head over a span. Where that is the whole row it
 /// begins at `state`, or at zero, and leaves the carries; otherwise it begins at the carry of its
 /// chunk.
-template <class T, Access kAccess, Rotate kRotate>
-__global__ void __launch_bounds__(kThreads, kRotateBlocks<T, kAccess, kRotate>)
+template <class T, Access kAccess>
+__global__ void __launch_bounds__(kThreads, kRotateBlocks<T, kAccess>)
     rotate_kernel(const CaropeArgs args, T* qkv, std::uint32_t* state, std::uint16_t* phases) {
   __shared__ Tile tile;
   let_next_begin();
@@ -160,16 +145,10 @@ __global__ void __launch_bounds__(kThreads, kRotateBlocks<T, kAccess, kRotate>)
           args, qkv + args.query_at(place.row, begin, place.head),
           phases == nullptr ? nullptr : phases + args.phase_at(place.row, begin, place.head), count,
           Slot(args.head)};
-      if constexpr (kRotate == Rotate::kNow) {
-        values.prefetch(values.slot.first);  // they come while phases are computed
-      }
-      __syncthreads();  // others may still be reading the tile before
+      values.prefetch(values.slot.first);  // they come while phases are computed
+      __syncthreads();                     // others may still be reading the tile before
       scan_tile<Keep::kLogit>(tile, args.tile, head, begin, count);
-      if constexpr (kRotate == Rotate::kNow) {
-        values.rotate(tile);
-      } else {
-        values.leave_phases(tile);
-      }
+      values.rotate(tile);
     }
   }
   if (state != nullptr && last == args.chunks - 1) {
@@ -177,21 +156,10 @@ __global__ void __launch_bounds__(kThreads, kRotateBlocks<T, kAccess, kRotate>)
   }
 }
 
-void leave_phases(const Context& ctx, const CaropeArgs& args, const Tensor& qkv,
-                  std::uint16_t* phases) {
-  const dim3 blocks(static_cast<unsigned>(args.heads), static_cast<unsigned>(args.spans),
-                    static_cast<unsigned>(args.batch));
-  visit_float(qkv.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const auto kernel =
-        args.document_start == nullptr ? phases_kernel<T, false> : phases_kernel<T, true>;
-    launch_early(ctx, kernel, blocks, PhaseTile::kThreads, args, data_of<T>(qkv), phases);
-  });
-}
+}  // namespace
 
-template <Rotate kRotate>
-void scan(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
-          const Tensor& qkv, const Tensor& carry, const Tensor& state, const Tensor& phases) {
+void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
+            const Tensor& qkv, const Tensor& carry, const Tensor& state, const Tensor& phases) {
   const CaropeArgs args(carope, seq, logits, carry);
   std::uint32_t* phase = state ? state.data<std::uint32_t>() : nullptr;
   std::uint16_t* rounded = phases ? phases.data<std::uint16_t>() : nullptr;
@@ -204,27 +172,11 @@ void scan(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor&
     join_chunks_kernel<<<blocks, kThreads, 0, stream_of(ctx)>>>(args, phase);
     CUDA_CHECK_LAUNCH();
   }
-  if (kRotate == Rotate::kLater && PhaseTile::takes(args)) {
-    leave_phases(ctx, args, qkv, rounded);
-    return;
-  }
   visit_groups({qkv}, args.head, [&](auto zero, auto access) {
     using T = decltype(zero);
-    launch_early(ctx, rotate_kernel<T, access.value, kRotate>, dim3(args.blocks(args.spans)),
-                 kThreads, args, data_of<T>(qkv), phase, rounded);
+    launch_early(ctx, rotate_kernel<T, access.value>, dim3(args.blocks(args.spans)), kThreads, args,
+                 data_of<T>(qkv), phase, rounded);
   });
-}
-
-}  // namespace
-
-void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
-            const Tensor& qkv, const Tensor& carry, const Tensor& state, const Tensor& phases) {
-  scan<Rotate::kNow>(ctx, carope, seq, logits, qkv, carry, state, phases);
-}
-
-void carope_phases(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
-                   const Tensor& qkv, const Tensor& carry, const Tensor& phases) {
-  scan<Rotate::kLater>(ctx, carope, seq, logits, qkv, carry, {}, phases);
 }
 
 }  // namespace carope::cuda

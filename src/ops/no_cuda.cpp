@@ -42,7 +42,6 @@ bool attention_goes_through(Device, DType, std::int64_t, std::int64_t) { refuse(
 void attention_cached(C&, const Attention&, S, T, const KeyValueCache&, T) { refuse(); }
 void carope(C&, const Carope&, S, T, T, T, T, T) { refuse(); }
 void carope_backward(C&, const Carope&, S, const CaropeBackward&) { refuse(); }
-void carope_phases(C&, const Carope&, S, T, T, T, T) { refuse(); }
 void cross_entropy(C&, T, T, T) { refuse(); }
 void cross_entropy_in_place(C&, T, T, T, float) { refuse(); }
 bool hopper_classifier(C&, const Classifier&, const ClassifierGradient&) { refuse(); }
