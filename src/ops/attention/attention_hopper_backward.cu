@@ -21,6 +21,8 @@ struct OwnTile {
   const GroupFactor& keys;  // rotated
   std::uint32_t queries;    // likewise, in shared memory
   SharedBarrier queries_free;
+  std::byte* torque;  // where it is to be left: nobody reads the keys there any more
+  SharedBarrier torque_there;
 };
 
 /// Takes the gradients of a group's own tile through what was before attention, and stores them.
@@ -45,10 +47,9 @@ __device__ void finish(const Problem<bf16>& p, const Gradients<bf16>& g, SharedM
         return Rows64{own.queries}.load(thread / 32 * 16, step, thread % 32);
       };
       const auto key = [&](int step) { return own.keys[step]; };
-      // All warps of the group must be done with its score gradients, whose place torque takes.
-      wait_at<kGroupThreads>(within(own.group));
-      leave_torque<Way::kLayout>(query, dq, key, dk, shared.score_gradients[own.group]);
-      barrier_at(shared.torque_there[own.group]).arrive();
+      wait_at<kGroupThreads>(within(own.group));  // all its warps are done with the keys, too
+      leave_torque<Way::kLayout>(query, dq, key, dk, own.torque);
+      own.torque_there.arrive();
     }
     own.queries_free.arrive();
     store(dv, kValue, g.dv);
@@ -84,7 +85,7 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
   int blocks = 0;
   for (int head = blockIdx.x; head < heads; head += gridDim.x) {
     for (int block = 0; kGroups * block < tiles; ++block, ++blocks) {
-      const auto& keys = shared.keys[blocks % 2];
+      auto& keys = shared.keys[blocks % 2];
       const int own = kGroups * block + group;  // the tile that has the group's keys
       GroupFactor k, v;
       barrier_at(shared.filled[n % kStages]).wait(n / kStages);
@@ -136,11 +137,7 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
         start_product<true>(dk, gradients, SharedFactor::along_sum(queries), true);
         close_products();
 
-        // All warps that read the score gradients of the tile before must be done with them, and
-        // those that read the torque of the block before with that.
-        if constexpr (Way::kGate) {
-          barrier_at(shared.torque_free[group]).wait(blocks - 1);
-        }
+        // All warps that read the score gradients of the tile before must be done with them.
         if (adds_dq) {
           wait_at<kConsumers>(read_by(1 - group));
         } else {
@@ -223,7 +220,9 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
       settle(dk);
       settle(dv);
       pass_by<kConsumers>(read_by(group));
-      barrier_at(shared.keys_free[blocks % 2]).arrive();
+      if constexpr (!Way::kGate) {
+        barrier_at(shared.keys_free[blocks % 2]).arrive();
+      }
       ++n;
       if (group == 1) {  // no query of the last tile sees the group's keys
         pass_by<kConsumers>(written_for(0));
@@ -239,7 +238,8 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
       }
       finish(p, g, shared,
              {group, head, own, block == 0, k, shared_address(shared.queries[stage]),
-              barrier_at(shared.free[stage])},
+              barrier_at(shared.free[stage]), keys[group],
+              barrier_at(shared.torque_there[blocks % 2][group])},
              turns, dq, dk, dv);
     }
     if (Way::kGoesOn && input.shares != nullptr) {

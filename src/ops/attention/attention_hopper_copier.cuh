@@ -2,145 +2,192 @@
 
 #include "ops/attention/attention_hopper_gate.cuh"
 
-// The group of threads that brings tiles to a backward pass of attention on Hopper, and, while
-// these are on their way, makes gate gradients of what the other groups leave.
+// The group of threads that brings tiles to a backward pass of attention on Hopper, and, while the
+// others work on these, makes gate gradients of what they leave. The others wait for it wherever it
+// falls behind, so what it does a tile is kept short.
 namespace carope::cuda::tiled {
 
-/// A copying thread moves one of a row's eight 16-byte pieces, of every 16th row.
-inline constexpr int kPieces = 8;
-inline constexpr int kCopyStep = kGroupThreads / kPieces;
-inline constexpr int kCopies = kTile / kCopyStep;
-static_assert(kCopyStep % 8 == 0);  // so the permutation stays the same
+/// A thread of the group. Of a tile it moves one of a row's eight 16-byte pieces, of every 16th
+/// row.
+class Copier {
+ public:
+  __device__ Copier(const Problem<bf16>& p, const Gradients<bf16>& g, SharedMemory& shared)
+      : p_(p), g_(g), shared_(shared) {}
 
-__device__ inline void copy_tile(const TileBytes& to, const bf16* from, std::int64_t stride) {
-  const int row = threadIdx.x % kGroupThreads / kPieces;
-  const int piece = threadIdx.x % kPieces;
-  const std::uint32_t target = Rows64{shared_address(to)}.at(row, piece);
-  const bf16* source = from + row * stride + piece * 8;
-#pragma unroll
-  for (int i = 0; i < kCopies; ++i) {
-    copy_16_bytes(target + i * kCopyStep * Rows64::kRowBytes, source + i * kCopyStep * stride,
-                  true);
+  /// Turns to a head.
+  __device__ void seek(int head) {
+    head_ = head;
+    row_of_all_ = head / p_.heads * p_.queries + row();
+    column_ = head % p_.heads * kDim + piece() * 8;
   }
-}
 
-__device__ inline float dot(const uint4& a, const uint4& b) {
-  const std::uint32_t left[4] = {a.x, a.y, a.z, a.w};
-  const std::uint32_t right[4] = {b.x, b.y, b.z, b.w};
-  float sum = 0.0F;
+  /// Starts the copies of the keys and values of a block's groups.
+  __device__ void bring_keys(int block, TileBytes (&keys)[kGroups]) const {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 l = unpack_bf16(left[i]);
-    const float2 r = unpack_bf16(right[i]);
-    sum += l.x * r.x + l.y * r.y;
-  }
-  return sum;
-}
-
-/// What a copying thread has in registers of a tile whose other parts are on their way to shared
-/// memory: its pieces of out, if the terms have yet to be computed, and its rows' logsumexp. One of
-/// the threads that share a row keeps its terms.
-struct TileTerms {
-  uint4 out[kCopies];
-  float logsumexp[kCopies];
-
-  __device__ void load(const Problem<bf16>& p, const Place& at) {
-    const int row = threadIdx.x % kGroupThreads / kPieces;
-    const int piece = threadIdx.x % kPieces;
-    const bf16* rows = tile_of(p.out, p, at.head, at.tile) + row * p.out.row_stride + piece * 8;
-    const float* terms =
-        p.logsumexp + static_cast<std::int64_t>(at.head) * p.queries + at.tile * kTile + row;
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      if (at.block == 0) {
-        out[i] = *reinterpret_cast<const uint4*>(rows + i * kCopyStep * p.out.row_stride);
-      }
-      logsumexp[i] = terms[i * kCopyStep];
+    for (int group = 0; group < kGroups; ++group) {
+      copy(keys[group], p_.k, kGroups * block + group);
+      copy(shared_.values[group], p_.v, kGroups * block + group);
     }
   }
 
-  __device__ void finish(SharedMemory& shared, const Place& at, int stage) const {
-    const int row = threadIdx.x % kGroupThreads / kPieces;
-    const int piece = threadIdx.x % kPieces;
-    const std::byte* dout =
-        shared.douts[stage] + row * Rows64::kRowBytes + (piece ^ row % 8) * sizeof(uint4);
+  /// Starts the copies of a tile of queries and what goes with them.
+  __device__ void bring(int block, int tile, int stage) {
+    copy(shared_.queries[stage], p_.q, tile);
+    copy(shared_.douts[stage], g_.dout, tile);
+    close_copies();
+    tile_ = tile;
+    has_out_ = block == 0;
+    // What is loaded under a condition gets a value in any case: the one before would occupy
+    // registers all the time.
+    const bf16* const from = first_piece(p_.out, tile);
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
-      float& kept = shared.all_deltas[at.tile * kTile + row + i * kCopyStep];
-      float delta = 0.0F;
-      if (at.block == 0) {
-        delta =
-            dot(out[i], *reinterpret_cast<const uint4*>(dout + i * kCopyStep * Rows64::kRowBytes));
+      const auto* piece = reinterpret_cast<const uint4*>(from + i * kCopyStep * p_.out.row_stride);
+      out_[i] = has_out_ ? *piece : uint4{};
+    }
+    const std::int64_t row = static_cast<std::int64_t>(head_) * p_.queries + tile * kTile;
+    logsumexp_ = piece() < kCopies ? p_.logsumexp[row + own_row()] : 0.0F;
+  }
+
+  /// Waits until the tile has come, and hands it over.
+  __device__ void hand_over(int stage) const {
+    wait_for_copies<0>();
+    float delta = 0.0F;
+    if (has_out_) {
+      delta = own_delta(shared_.douts[stage]);
+    }
+    if (piece() < kCopies) {
+      float& kept = shared_.all_deltas[tile_ * kTile + own_row()];
+      if (has_out_) {
+        kept = delta;
+      }
+      shared_.delta[stage][own_row()] = kept;
+      shared_.logsumexp[stage][own_row()] = logsumexp_ * kLog2E;
+    }
+    publish_to_products();
+    barrier_at(shared_.filled[stage]).arrive();
+  }
+
+ private:
+  static constexpr int kPieces = 8;
+  static constexpr int kCopyStep = kGroupThreads / kPieces;
+  static constexpr int kCopies = kTile / kCopyStep;
+  static_assert(kCopyStep % 8 == 0);  // so the permutation stays the same
+  static_assert(kCopies == 4);
+
+  static __device__ int row() { return static_cast<unsigned>(read_thread()) / kPieces; }
+  static __device__ int piece() { return static_cast<unsigned>(read_thread()) % kPieces; }
+  /// The row whose terms the thread keeps, one of those that it has a piece of; the latter half of
+  /// the threads with a row's pieces have none.
+  static __device__ int own_row() { return row() + kCopyStep * piece(); }
+  /// From the beginning of a tile in shared memory to the thread's first piece.
+  static __device__ std::uint32_t offset() { return Rows64{0}.at(row(), piece()); }
+
+  /// The thread's first piece of a tile, in a tensor whose batch rows follow on each other.
+  template <class T>
+  __device__ T* first_piece(const Rows<T>& rows, int tile) const {
+    return rows.data + (row_of_all_ + tile * kTile) * rows.row_stride + column_;
+  }
+
+  __device__ void copy(const TileBytes& to, const Rows<const bf16>& rows, int tile) const {
+    const std::uint32_t target = shared_address(to) + offset();
+    const bf16* const from = first_piece(rows, tile);
 #pragma unroll
-        for (int step = 1; step < kPieces; step *= 2) {
-          delta += __shfl_xor_sync(kAllLanes, delta, step);
-        }
-      }
-      if (piece == 0) {
-        if (at.block == 0) {
-          kept = delta;
-        }
-        shared.delta[stage][row + i * kCopyStep] = kept;
-        shared.logsumexp[stage][row + i * kCopyStep] = logsumexp[i] * kLog2E;
-      }
+    for (int i = 0; i < kCopies; ++i) {
+      copy_16_bytes(target + i * kCopyStep * Rows64::kRowBytes,
+                    from + i * kCopyStep * rows.row_stride, true);
     }
   }
+
+  /// Σ_d out · dout of the thread's own row, from the pieces that eight threads have of it.
+  __device__ float own_delta(const TileBytes& douts) const {
+    float sums[kCopies];
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const std::byte* const dout = douts + offset() + i * kCopyStep * Rows64::kRowBytes;
+      sums[i] = dot(out_[i], *reinterpret_cast<const uint4*>(dout));
+    }
+    // Threads share the rows by halves.
+    const auto add = [&](float own, float other, int step) {
+      return own + __shfl_xor_sync(kAllLanes, other, step);
+    };
+    const bool odd = piece() % 2 != 0;
+    const bool upper = piece() / 2 % 2 != 0;
+    const float even_rows = add(odd ? sums[1] : sums[0], odd ? sums[0] : sums[1], 1);
+    const float later_rows = add(odd ? sums[3] : sums[2], odd ? sums[2] : sums[3], 1);
+    const float half = add(upper ? later_rows : even_rows, upper ? even_rows : later_rows, 2);
+    return half + __shfl_xor_sync(kAllLanes, half, 4);
+  }
+
+  static __device__ float dot(const uint4& a, const uint4& b) {
+    const std::uint32_t left[4] = {a.x, a.y, a.z, a.w};
+    const std::uint32_t right[4] = {b.x, b.y, b.z, b.w};
+    float sum = 0.0F;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 l = unpack_bf16(left[i]);
+      const float2 r = unpack_bf16(right[i]);
+      sum += l.x * r.x + l.y * r.y;
+    }
+    return sum;
+  }
+
+  const Problem<bf16>& p_;
+  const Gradients<bf16>& g_;
+  SharedMemory& shared_;
+  int head_, row_of_all_, column_;  // of the thread's first piece of the head's first tile
+  // Of the tile that is on its way. Σ_d out · dout is computed in the head's first round, and kept.
+  int tile_;
+  bool has_out_;
+  uint4 out_[kCopies];
+  float logsumexp_;  // of the own row
 };
 
-/// The copying group: starts the copies of a tile, then waits for those of the tile before.
+/// The copying group: waits for the copies of a tile, then for the place of the next one.
 template <class Way>
 __device__ void produce(const Problem<bf16>& p, const Gradients<bf16>& g, const Input& input,
                         SharedMemory& shared) {
   const int tiles = p.queries / kTile;
   const int heads = p.batch * p.heads;
-  TileTerms terms;
+  Copier copier(p, g, shared);
   GateGradients gates(tiles);
   Place now{static_cast<int>(blockIdx.x), 0, tiles - 1};
-  Place last{.head = heads};  // none
   int blocks = 0;
+  bool brings = false;
   for (int n = 0;; ++n) {
-    const bool more = now.head < heads;
-    if (more) {
-      if (now.tile == tiles - 1) {
-        const int own = kGroups * now.block;
-        barrier_at(shared.keys_free[blocks % 2]).wait(blocks / 2 - 1);
-        barrier_at(shared.values_free).wait(blocks - 1);
-#pragma unroll
-        for (int group = 0; group < kGroups; ++group) {
-          copy_tile(shared.keys[blocks % 2][group], tile_of(p.k, p, now.head, own + group),
-                    p.k.row_stride);
-          copy_tile(shared.values[group], tile_of(p.v, p, now.head, own + group), p.v.row_stride);
-        }
-        if constexpr (Way::kTurn == Turn::kPhases) {
-          static_assert(kGroups * kTile == kGroupThreads);  // a thread for each token
-          prefetch_l2(pairs_of(input.phases, p, now.head,
-                               own * kTile + static_cast<int>(threadIdx.x) % kGroupThreads));
-        }
-        ++blocks;
-      }
-      const int stage = n % kStages;
-      barrier_at(shared.free[stage]).wait(n / kStages - 1);
-      copy_tile(shared.queries[stage], tile_of(p.q, p, now.head, now.tile), p.q.row_stride);
-      copy_tile(shared.douts[stage], tile_of(g.dout, p, now.head, now.tile), g.dout.row_stride);
-    }
-    close_copies();
-    if (last.head < heads) {
-      wait_for_copies<1>();
-      terms.finish(shared, last, (n - 1) % kStages);
-      publish_to_products();
-      barrier_at(shared.filled[(n - 1) % kStages]).arrive();
+    if (brings) {
+      copier.hand_over((n - 1) % kStages);
     }
     if (Way::kGate && n == gates.due()) {
       gates.add_block(p, input, shared);
     }
-    if (!more && (!Way::kGate || gates.done(p))) {
-      return;
+    brings = now.head < heads;
+    if (!brings) {
+      if (!Way::kGate || gates.done(p)) {
+        return;
+      }
+      continue;
     }
-    last = now;
-    if (more) {
-      terms.load(p, now);
-      now.advance(tiles);
+    if (now.tile == tiles - 1) {
+      if (now.block == 0) {
+        copier.seek(now.head);
+      }
+      if constexpr (!Way::kGate) {  // otherwise, their torque has been added
+        barrier_at(shared.keys_free[blocks % 2]).wait(blocks / 2 - 1);
+      }
+      barrier_at(shared.values_free).wait(blocks - 1);
+      copier.bring_keys(now.block, shared.keys[blocks % 2]);
+      if constexpr (Way::kTurn == Turn::kPhases) {
+        static_assert(kGroups * kTile == kGroupThreads);  // a thread for each token
+        prefetch_l2(
+            pairs_of(input.phases, p, now.head,
+                     kGroups * now.block * kTile + static_cast<int>(threadIdx.x) % kGroupThreads));
+      }
+      ++blocks;
     }
+    barrier_at(shared.free[n % kStages]).wait(n / kStages - 1);
+    copier.bring(now.block, now.tile, n % kStages);
+    now.advance(tiles);
   }
 }
 

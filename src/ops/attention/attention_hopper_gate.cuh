@@ -38,25 +38,27 @@ class GateGradients {
  public:
   __device__ explicit GateGradients(int tiles) : due_(kStages - 1 + tiles) {}
 
-  /// Before which tile the next block of keys is to be added: the first that takes the place of one
-  /// of the block's last, so its torque is there, while all others have been brought that the other
-  /// groups can go on with.
+  /// Before which tile the next block of keys is to be added: the one that will take the place of
+  /// the block's last. All that the other groups can go on with has been brought by then, and the
+  /// block after the next, whose keys come where the torque is, begins with that tile or later.
   __device__ int due() const { return due_; }
   __device__ bool done(const Problem<bf16>& p) const { return head_ >= p.batch * p.heads; }
 
   /// Waits for the torque of the next block of keys, and writes its tokens' gradients.
   __device__ void add_block(const Problem<bf16>& p, const Input& input, SharedMemory& shared) {
-    std::int64_t at = first_gate(p);
-    float next = input.logits[at];
+    static_assert(kGroups == 2);
+    unsigned at = first_gate(p);
+    const unsigned step = kTile * p.heads;  // to the gate in the next tile
+    QuickGate gate(input.logits[at]);
+    const QuickGate next(input.logits[at + step]);
 #pragma unroll 1
     for (int group = 0; group < kGroups; ++group) {
-      const float logit = next;
-      float* const to = input.dlogits + at;
-      at += static_cast<std::int64_t>(kTile) * p.heads;
-      if (group + 1 < kGroups) {
-        next = input.logits[at];
+      const float total = add_tile(shared, group, gate.log2, input.exponent_start);
+      if (read_thread() % kWarp < kTokens) {
+        input.dlogits[at] = gate.slope * total;
       }
-      add_tile(shared, group, logit, input.exponent_start, to);
+      gate = next;
+      at += step;
     }
     ++blocks_;
     first_tile_ += kGroups;
@@ -74,34 +76,30 @@ class GateGradients {
 
   /// Where the gate of the lane's token is, in the first tile of the block. Both halves of a warp
   /// have its tokens' gates.
-  __device__ std::int64_t first_gate(const Problem<bf16>& p) const {
+  __device__ unsigned first_gate(const Problem<bf16>& p) const {
     const auto thread = static_cast<unsigned>(read_thread());
     const unsigned token = first_tile_ * kTile + thread / kWarp * kTokens + thread % kTokens;
-    return (static_cast<std::int64_t>(head_ / p.heads) * p.queries + token) * p.heads +
-           head_ % p.heads;
+    return (head_ / p.heads * p.queries + token) * p.heads + head_ % p.heads;
   }
 
-  __device__ void add_tile(SharedMemory& shared, int group, float logit, int exponent_start,
-                           float* dlogit) {
+  /// Σ_p e f^e (-G_p) of the lane's token.
+  __device__ float add_tile(SharedMemory& shared, int group, float own_log2, int exponent_start) {
     const auto thread = static_cast<unsigned>(read_thread());
     const unsigned warp = thread / kWarp;
     const unsigned lane = thread % kWarp;
     GateStage& stage = shared.gates;
-    const QuickGate gate(logit);
     __syncwarp();  // what was there before has been read
-    stage.log2[warp][lane % kTokens] = gate.log2;
-
+    stage.log2[warp][lane % kTokens] = own_log2;
     const auto exponent = static_cast<float>(static_cast<int>(lane) + exponent_start);
-    const std::byte* const torque = shared.score_gradients[group] + warp * kTokens * kTorqueBytes;
+    const std::byte* const torque = shared.keys[blocks_ % 2][group] + warp * kTokens * kTorqueBytes;
     float values[kTokens];  // e times the sums before each token, then e f^e times them
-    barrier_at(shared.torque_there[group]).wait(blocks_);
+    barrier_at(shared.torque_there[blocks_ % 2][group]).wait(blocks_ / 2);
     float sum = 0.0F;
 #pragma unroll
     for (unsigned i = 0; i < kTokens; ++i) {
       values[i] = sum;
       sum = fmaf(exponent, *reinterpret_cast<const float*>(torque + torque_at(i, lane)), sum);
     }
-    barrier_at(shared.torque_free[group]).arrive();
     stage.sums[group][warp][lane] = sum;
     wait_at<kGroupThreads>(within(kGroups));
     float before = before_;
@@ -119,10 +117,7 @@ class GateGradients {
         values[i + k] = fast_exp2(exponent * log2.at[k]) * (before + values[i + k]);
       }
     }
-    const float total = sum_over_pairs(values, lane);
-    if (lane < kTokens) {
-      *dlogit = gate.slope * total;
-    }
+    return sum_over_pairs(values, lane);
   }
 
   /// Sums values[i] over lanes, for token i = lane % kTokens. Lanes share the work by halves.

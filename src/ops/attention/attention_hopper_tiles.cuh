@@ -23,12 +23,12 @@ using Rows64 = SharedRows<kDim>;
 using TileBytes = std::byte[kTileBytes];
 
 struct alignas(1024) SharedMemory {
-  TileBytes keys[2][kGroups];  // of this block of keys and the next
+  /// Of this block of keys and the next. After a group's own tile they give place to its torque.
+  TileBytes keys[2][kGroups];
   TileBytes values[kGroups];
   TileBytes queries[kStages];
   TileBytes douts[kStages];
-  /// [keys, queries]; after a group's own tile it has the torque there.
-  TileBytes score_gradients[kGroups];
+  TileBytes score_gradients[kGroups];  // [keys, queries]
   /// dq of the tiles that more than one block of keys adds to: all but the first two.
   float4 query_gradients[kMaxTiles - 2][kTile * kDim / 4];
   float logsumexp[kStages][kTile];  // times log2(e)
@@ -37,7 +37,7 @@ struct alignas(1024) SharedMemory {
   WarpStage staged[kConsumerWarps];
   GateStage gates;
   std::uint64_t filled[kStages], free[kStages], keys_free[2], values_free;
-  std::uint64_t torque_there[kGroups], torque_free[kGroups];
+  std::uint64_t torque_there[2][kGroups];  // in the place of keys_free
 };
 static_assert(sizeof(SharedMemory) <= 227 * 1024);  // what Hopper lends a block
 
@@ -84,9 +84,10 @@ __device__ inline void init_barriers(SharedMemory& shared) {
     barrier_at(barrier).init(kConsumers);
   }
   barrier_at(shared.values_free).init(kConsumers);
-  for (int group = 0; group < kGroups; ++group) {
-    barrier_at(shared.torque_there[group]).init(kGroupThreads);
-    barrier_at(shared.torque_free[group]).init(kGroupThreads);
+  for (const auto& of_block : shared.torque_there) {
+    for (const std::uint64_t& barrier : of_block) {
+      barrier_at(barrier).init(kGroupThreads);
+    }
   }
 }
 

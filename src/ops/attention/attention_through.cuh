@@ -42,9 +42,9 @@ inline constexpr int kLanePairs = 8;  // that a lane has of each of its two rows
 /// The thread's number in its group, read anew: what follows from it is computed where a tile ends,
 /// instead of occupying registers all the time before.
 __device__ inline int read_thread() {
-  int thread;
+  unsigned thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  return thread % kGroupThreads;
+  return static_cast<int>(thread % kGroupThreads);
 }
 
 /// The row of the tile whose elements a thread holds first; those of its other row are 8 below.
@@ -227,8 +227,8 @@ __device__ inline unsigned torque_at(unsigned row, unsigned pair) {
 struct GateStage {
   static constexpr unsigned kWarps = kGroupThreads / kWarp;
   static constexpr unsigned kTokens = 64 / kWarps;  // of a tile, that a warp has
-  float sums[2][kWarps][kPairs];                    // over a warp's tokens; tiles take turns
-  alignas(16) float log2[kWarps][kTokens];          // of f
+  float sums[2][kWarps][kPairs];            // over a warp's tokens, of the tiles of two groups
+  alignas(16) float log2[kWarps][kTokens];  // of f
 };
 
 /// Leaves a group's torque on a tile, the gradient of its phases in radians, which needs only
