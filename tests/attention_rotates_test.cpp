@@ -6,21 +6,15 @@
 
 #include <algorithm>
 
-#include "core/random.h"
-#include "ops/attention.h"
 #include "ops/carope.h"
-#include "support/compare.h"
-#include "support/cuda_contexts.h"
 #include "support/errors.h"
 #include "support/op_run.h"
+#include "support/rotating_attention.h"
 
 namespace carope::test {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr std::int64_t kDim = 64;
-constexpr std::int64_t kPairs = kDim / 2;
 
 enum class By { kNothing, kIncrements, kGates };
 
@@ -46,23 +40,18 @@ std::vector<Way> all_ways() {
   return ways;
 }
 
-/// Tensors of one call on one device. What is to be written starts as NaN, or as ones.
-struct Call {
-  Call(Context& context, std::int64_t batch, std::int64_t length, std::int64_t heads, DType type)
-      : ctx(context),
-        seq{.batch = batch, .length = length},
-        attention{.heads = heads},
-        qkv(make({batch, length, 3 * heads * kDim}, type)),
-        out(make({batch, length, heads * kDim}, type)),
-        logsumexp(make({batch, heads, length}, DType::kF32)),
-        increments(make({kPairs}, DType::kU32)),
-        logits(make({batch, length, heads}, DType::kF32)),
-        phases(make({batch, length, heads, kPairs}, DType::kU16)) {
-    const auto increment = rope_increments(kPairs, 10000.0);
-    copy_from_host(increments.raw(), increment.data(), increments.bytes(), ctx.device());
+/// What is to be written starts as NaN, or as ones.
+struct Call : AttentionCall {
+  Call(Context& context, const AttentionSize& size, DType type)
+      : AttentionCall(context, size),
+        qkv(make_rows(3 * kDim, type)),
+        out(make_rows(kDim, type)),
+        logsumexp(make({size.batch, size.heads, size.length}, DType::kF32)),
+        logits(make_rows(1, DType::kF32)),
+        phases(make_phases()) {
     const std::vector<std::uint16_t> ones(static_cast<std::size_t>(phases.size()), 1);
     copy_from_host(phases.raw(), ones.data(), phases.bytes(), ctx.device());
-    write(random_values(qkv.size()), qkv);
+    write(random_values(qkv.size(), 1), qkv);
     write(random_logits(logits.size()), logits);
     for (const Tensor& result : {out, logsumexp}) {
       write(std::vector<float>(static_cast<std::size_t>(result.size()), NAN), result);
@@ -105,27 +94,9 @@ struct Call {
     return values;
   }
 
-  Context& ctx;
-  std::vector<Memory> memory;
-  Sequence seq;
-  Attention attention;
-  Tensor qkv, out, logsumexp, increments, logits, phases;
+  Tensor qkv, out, logsumexp, logits, phases;
 
  private:
-  Tensor make(const Shape& shape, DType type) {
-    const TensorSpec spec{shape, type};
-    return {memory.emplace_back(ctx.device(), spec.bytes()).data(), spec, ctx.device()};
-  }
-
-  static std::vector<float> random_values(std::int64_t size) {
-    const Philox random(1, 1);
-    std::vector<float> values;
-    for (std::int64_t i = 0; i < size; ++i) {
-      values.push_back(to_float(to_bf16(static_cast<float>(random.normal(i)))));
-    }
-    return values;
-  }
-
   /// Around RoPE's, and some far away.
   static std::vector<float> random_logits(std::int64_t size) {
     const Philox random(6, 1);
@@ -137,28 +108,9 @@ struct Call {
   }
 };
 
-double error_of(const std::vector<float>& found, const std::vector<float>& expected) {
-  return relative_error(std::span(found), std::span(expected));
-}
-
-struct Size {
-  std::int64_t batch, length, heads;
-};
-
-class RotatesOnGpu : public testing::TestWithParam<Size> {
+class RotatesOnGpu : public RotatingAttentionTest {
  protected:
-  void SetUp() override {
-    if (!has_gpu()) {
-      GTEST_SKIP() << "no GPU is present";
-    }
-    if (!attention_goes_through({DeviceKind::kCuda, 0}, DType::kBF16, kDim, GetParam().length)) {
-      GTEST_SKIP() << "this GPU has no kernel that rotates and attends";
-    }
-  }
-
-  Call call(Context& ctx, DType type) const {
-    return {ctx, GetParam().batch, GetParam().length, GetParam().heads, type};
-  }
+  static Call call(Context& ctx, DType type) { return {ctx, GetParam(), type}; }
 };
 
 TEST_P(RotatesOnGpu, AndAttendsAsTheCpuDoesStepByStep) {
@@ -267,14 +219,7 @@ TEST_P(RotatesOnGpu, AndPassesOnANanOfAGate) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, RotatesOnGpu,
-                         testing::Values(Size{1, 128, 1}, Size{3, 128, 2}, Size{2, 256, 2},
-                                         Size{3, 384, 1}, Size{1, 512, 12}, Size{2, 512, 1},
-                                         Size{12, 128, 12}, Size{23, 256, 12}),
-                         [](const auto& info) {
-                           return fmt::format("B{}_T{}_H{}", info.param.batch, info.param.length,
-                                              info.param.heads);
-                         });
+INSTANTIATE_TEST_SUITE_P(Sizes, RotatesOnGpu, RotatesOnGpu::sizes(), RotatesOnGpu::name);
 
 TEST(Rotates, NotWhatItDoesNotServe) {
   if (!has_gpu()) {
@@ -285,7 +230,7 @@ TEST(Rotates, NotWhatItDoesNotServe) {
                                           {192, DType::kBF16, Use::kOwn},
                                           {128, DType::kBF16, Use::kCudnn}}) {
     Context ctx = cuda_context(true, use);
-    Call call(ctx, 1, length, 1, type);
+    Call call(ctx, {1, length, 1}, type);
     EXPECT_FALSE(attention_rotates(ctx, call.attention, call.seq, call.qkv));
     EXPECT_FALSE(call.attend(Way{}));
     for (const Tensor& result : {call.out, call.logsumexp}) {
@@ -300,7 +245,7 @@ TEST(Rotates, NotWithSlopesOrDocuments) {
   }
   Context ctx = cuda_context();
   for (const bool slopes : {true, false}) {
-    Call call(ctx, 1, 128, 1, DType::kBF16);
+    Call call(ctx, {1, 128, 1}, DType::kBF16);
     const auto before = read(call.qkv);
     (slopes ? call.attention.slopes : call.seq.document_start) = call.increments;
     EXPECT_FALSE(attention_rotates(ctx, call.attention, call.seq, call.qkv));
@@ -310,7 +255,7 @@ TEST(Rotates, NotWithSlopesOrDocuments) {
 
 TEST(Rotates, NotOnTheCpu) {
   Context ctx = Context::cpu(1);
-  Call call(ctx, 1, 128, 1, DType::kF32);
+  Call call(ctx, {1, 128, 1}, DType::kF32);
   EXPECT_FALSE(attention_rotates(ctx, call.attention, call.seq, call.qkv));
   const auto before = read(call.qkv);
   for (const Way& way : all_ways()) {
@@ -322,7 +267,7 @@ TEST(Rotates, NotOnTheCpu) {
 
 TEST(Rotates, NoInputThatDoesNotFit) {
   Context ctx = Context::cpu(1);
-  Call call(ctx, 2, 128, 3, DType::kF32);
+  Call call(ctx, {2, 128, 3}, DType::kF32);
   const auto said = [&](const AttentionInput& input) {
     return message_of<ShapeError>([&] { call.attend(input); });
   };

@@ -6,20 +6,14 @@
 
 #include <algorithm>
 
-#include "core/random.h"
-#include "ops/attention.h"
-#include "support/compare.h"
-#include "support/cuda_contexts.h"
 #include "support/errors.h"
 #include "support/op_run.h"
+#include "support/rotating_attention.h"
 
 namespace carope::test {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr std::int64_t kDim = 64;
-constexpr std::int64_t kPairs = kDim / 2;
 
 enum class Rotated { kNot, kByIncrements, kByPhases };
 
@@ -54,33 +48,19 @@ std::vector<Way> all_ways() {
   return ways;
 }
 
-std::vector<float> random_values(std::int64_t size, std::uint64_t seed) {
-  const Philox random(seed, 1);
-  std::vector<float> values;
-  for (std::int64_t i = 0; i < size; ++i) {
-    values.push_back(to_float(to_bf16(static_cast<float>(random.normal(i)))));
-  }
-  return values;
-}
-
-/// Tensors of one call on one device. What is to be written starts as NaN.
-struct Call {
-  Call(Context& context, std::int64_t batch, std::int64_t length, std::int64_t heads, DType type)
-      : ctx(context),
-        seq{.batch = batch, .length = length},
-        attention{.heads = heads},
-        args{.qkv = make({batch, length, 3 * heads * kDim}, type),
-             .out = make({batch, length, heads * kDim}, type),
-             .logsumexp = make({batch, heads, length}, DType::kF32),
-             .dout = make({batch, length, heads * kDim}, type),
-             .dqkv = make({batch, length, 3 * heads * kDim}, type)},
-        logits(make({batch, length, heads}, DType::kF32)),
-        dlogits(make({batch, length, heads}, DType::kF32)),
-        bias_gradient(make({3 * heads * kDim}, DType::kF32)),
-        increments(make({kPairs}, DType::kU32)),
-        phases(make({batch, length, heads, kPairs}, DType::kU16)) {
-    const auto increment = rope_increments(kPairs, 10000.0);
-    copy_from_host(increments.raw(), increment.data(), increments.bytes(), ctx.device());
+/// What is to be written starts as NaN.
+struct Call : AttentionCall {
+  Call(Context& context, const AttentionSize& size, DType type)
+      : AttentionCall(context, size),
+        args{.qkv = make_rows(3 * kDim, type),
+             .out = make_rows(kDim, type),
+             .logsumexp = make({size.batch, size.heads, size.length}, DType::kF32),
+             .dout = make_rows(kDim, type),
+             .dqkv = make_rows(3 * kDim, type)},
+        logits(make_rows(1, DType::kF32)),
+        dlogits(make_rows(1, DType::kF32)),
+        bias_gradient(make({3 * size.heads * kDim}, DType::kF32)),
+        phases(make_phases()) {
     const Philox random(5, 1);
     std::vector<std::uint16_t> phase(static_cast<std::size_t>(phases.size()));
     for (std::size_t i = 0; i < phase.size(); ++i) {
@@ -121,18 +101,8 @@ struct Call {
 
   static constexpr float kBefore = 3.0F;
 
-  Context& ctx;
-  std::vector<Memory> memory;
-  Sequence seq;
-  Attention attention;
   AttentionBackward args;
-  Tensor logits, dlogits, bias_gradient, increments, phases;
-
- private:
-  Tensor make(const Shape& shape, DType type) {
-    const TensorSpec spec{shape, type};
-    return {memory.emplace_back(ctx.device(), spec.bytes()).data(), spec, ctx.device()};
-  }
+  Tensor logits, dlogits, bias_gradient, phases;
 };
 
 /// Calls visit(number of the pair in [B, T, H, P], where its elements are in qkv) for q and k.
@@ -227,28 +197,9 @@ struct Expected {
   }
 };
 
-double error_of(const std::vector<float>& found, const auto& expected) {
-  return relative_error(std::span(found), std::span(std::as_const(expected)));
-}
-
-struct Size {
-  std::int64_t batch, length, heads;
-};
-
-class ThroughOnGpu : public testing::TestWithParam<Size> {
+class ThroughOnGpu : public RotatingAttentionTest {
  protected:
-  void SetUp() override {
-    if (!has_gpu()) {
-      GTEST_SKIP() << "no GPU is present";
-    }
-    if (!attention_goes_through({DeviceKind::kCuda, 0}, DType::kBF16, kDim, GetParam().length)) {
-      GTEST_SKIP() << "this GPU has no kernel that goes through";
-    }
-  }
-
-  Call call(Context& ctx, DType type) const {
-    return {ctx, GetParam().batch, GetParam().length, GetParam().heads, type};
-  }
+  static Call call(Context& ctx, DType type) { return {ctx, GetParam(), type}; }
 };
 
 TEST_P(ThroughOnGpu, GivesWhatTheCpuGivesStepByStep) {
@@ -303,14 +254,7 @@ TEST_P(ThroughOnGpu, GivesTheSameBitsAgainAndThoseOfAttentionAlone) {
   EXPECT_TRUE(same_bits(through, read(gpu.args.dqkv)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, ThroughOnGpu,
-                         testing::Values(Size{1, 128, 1}, Size{3, 128, 2}, Size{2, 256, 2},
-                                         Size{3, 384, 1}, Size{1, 512, 12}, Size{2, 512, 1},
-                                         Size{12, 128, 12}, Size{23, 256, 12}),
-                         [](const auto& info) {
-                           return fmt::format("B{}_T{}_H{}", info.param.batch, info.param.length,
-                                              info.param.heads);
-                         });
+INSTANTIATE_TEST_SUITE_P(Sizes, ThroughOnGpu, ThroughOnGpu::sizes(), ThroughOnGpu::name);
 
 TEST(Through, LeavesToOthersWhatItDoesNotServe) {
   if (!has_gpu()) {
@@ -329,7 +273,7 @@ TEST(Through, LeavesToOthersWhatItDoesNotServe) {
                                           {192, DType::kBF16, Use::kOwn},
                                           {128, DType::kBF16, Use::kCudnn}}) {
     Context ctx = cuda_context(true, use);
-    Call call(ctx, 1, length, 1, type);
+    Call call(ctx, {1, length, 1}, type);
     EXPECT_FALSE(call.go({}));
     for (const Tensor& result : {call.args.dqkv, call.bias_gradient}) {
       EXPECT_THAT(read(result), testing::Each(testing::IsNan())) << "something was done";
@@ -339,7 +283,7 @@ TEST(Through, LeavesToOthersWhatItDoesNotServe) {
 
 TEST(Through, IsLeftToOthersOnTheCpu) {
   Context ctx = Context::cpu(1);
-  Call call(ctx, 1, 128, 1, DType::kF32);
+  Call call(ctx, {1, 128, 1}, DType::kF32);
   EXPECT_FALSE(attention_goes_through({}, DType::kF32, kDim, 128));
   EXPECT_FALSE(attention_goes_through({}, DType::kBF16, kDim, 128));
   for (const Way& way : all_ways()) {
@@ -350,7 +294,7 @@ TEST(Through, IsLeftToOthersOnTheCpu) {
 
 TEST(Through, RefusesAnInputThatDoesNotFit) {
   Context ctx = Context::cpu(1);
-  Call call(ctx, 2, 128, 3, DType::kF32);
+  Call call(ctx, {2, 128, 3}, DType::kF32);
   const auto said = [&](const AttentionInput& input) {
     return message_of<ShapeError>(
         [&] { attention_backward_through(ctx, call.attention, call.seq, call.args, input); });
