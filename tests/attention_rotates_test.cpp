@@ -273,13 +273,13 @@ TEST(Rotates, NoInputThatDoesNotFit) {
   };
   EXPECT_THAT(said({.increments = call.increments.reshape({2, 16})}),
               HasSubstr("the increments of attention's input"));
-  EXPECT_THAT(said({.phases = call.phases, .logits = call.logits.reshape({2, 3, 128})}),
+  EXPECT_THAT(said({.logits = call.logits.reshape({2, 3, 128}), .phases = call.phases}),
               HasSubstr("the gate logits of attention's input"));
-  EXPECT_THAT(said({.phases = call.phases.reshape({2, 128, 32, 3}), .logits = call.logits}),
+  EXPECT_THAT(said({.logits = call.logits, .phases = call.phases.reshape({2, 128, 32, 3})}),
               HasSubstr("the phases of attention's input"));
   EXPECT_THAT(said({.logits = call.logits}), HasSubstr("give both or none"));
   EXPECT_THAT(said({.phases = call.phases}), HasSubstr("give both or none"));
-  EXPECT_THAT(said({.phases = call.phases, .logits = call.logits, .exponent_start = -1}),
+  EXPECT_THAT(said({.logits = call.logits, .exponent_start = -1, .phases = call.phases}),
               HasSubstr("exponent_start = -1"));
 }
 

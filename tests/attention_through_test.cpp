@@ -15,20 +15,19 @@ namespace {
 
 using testing::HasSubstr;
 
-enum class Rotated { kNot, kByIncrements, kByPhases };
+enum class Rotated { kNot, kByIncrements, kByGates };
 
 struct Way {
   Rotated rotated = Rotated::kNot;
   RotaryLayout layout = RotaryLayout::kHalf;
-  bool gate = false;
   std::int64_t exponent_start = 0;
   bool bias = true;
   Write write = Write::kOverwrite;
 
   std::string name() const {
-    return fmt::format("rotated {} layout {} gate {} exponent_start {} bias {} write {}",
-                       static_cast<int>(rotated), static_cast<int>(layout), gate, exponent_start,
-                       bias, static_cast<int>(write));
+    return fmt::format("rotated {} layout {} exponent_start {} bias {} write {}",
+                       static_cast<int>(rotated), static_cast<int>(layout), exponent_start, bias,
+                       static_cast<int>(write));
   }
 };
 
@@ -37,11 +36,9 @@ std::vector<Way> all_ways() {
   for (const RotaryLayout layout : {RotaryLayout::kHalf, RotaryLayout::kInterleaved}) {
     ways.push_back({.rotated = Rotated::kByIncrements, .layout = layout});
     ways.push_back({.rotated = Rotated::kByIncrements, .layout = layout, .bias = false});
-    ways.push_back({.rotated = Rotated::kByPhases, .layout = layout});
-    ways.push_back({.rotated = Rotated::kByPhases, .layout = layout, .gate = true});
-    ways.push_back({.rotated = Rotated::kByPhases,
+    ways.push_back({.rotated = Rotated::kByGates, .layout = layout});
+    ways.push_back({.rotated = Rotated::kByGates,
                     .layout = layout,
-                    .gate = true,
                     .exponent_start = 2,
                     .write = Write::kAccumulate});
   }
@@ -77,12 +74,13 @@ struct Call : AttentionCall {
   }
 
   AttentionInput input(const Way& way) const {
+    const bool gates = way.rotated == Rotated::kByGates;
     return {.layout = way.layout,
             .increments = way.rotated == Rotated::kByIncrements ? increments : Tensor{},
-            .phases = way.rotated == Rotated::kByPhases ? phases : Tensor{},
-            .logits = way.gate ? logits : Tensor{},
+            .logits = gates ? logits : Tensor{},
             .exponent_start = way.exponent_start,
-            .dlogits = way.gate ? dlogits : Tensor{},
+            .phases = gates ? phases : Tensor{},
+            .dlogits = gates ? dlogits : Tensor{},
             .bias_gradient = way.bias ? bias_gradient : Tensor{},
             .write = way.write};
   }
@@ -128,7 +126,7 @@ void rotate(const Call& cpu, const Way& way, Direction direction, std::vector<fl
     rotary(cpu.ctx,
            {.heads = cpu.attention.heads, .layout = way.layout, .increments = cpu.increments},
            cpu.seq, direction, Tensor::of(qkv, cpu.args.qkv.shape()));
-  } else if (way.rotated == Rotated::kByPhases) {
+  } else if (way.rotated == Rotated::kByGates) {
     const auto* phases = cpu.phases.data<std::uint16_t>();
     const double turn = (direction == Direction::kForward ? 2.0 : -2.0) * std::numbers::pi;
     for_each_pair(cpu, way, [&](std::size_t pair, std::size_t at_x, std::size_t at_y) {
@@ -145,7 +143,7 @@ void rotate(const Call& cpu, const Way& way, Direction direction, std::vector<fl
 struct Expected {
   Expected(Call& cpu, const Way& way, const std::vector<float>& rotated_gradients)
       : dqkv(rotated_gradients) {
-    if (way.gate) {
+    if (way.rotated == Rotated::kByGates) {
       dlogits = gate_gradients(cpu, way);
     }
     rotate(cpu, way, Direction::kBackward, dqkv);
@@ -220,7 +218,7 @@ TEST_P(ThroughOnGpu, GivesWhatTheCpuGivesStepByStep) {
     ASSERT_TRUE(gpu.go(way));
     const auto dqkv = read(gpu.args.dqkv);
     EXPECT_LE(error_of(dqkv, expected.dqkv), tolerated);
-    if (way.gate) {
+    if (way.rotated == Rotated::kByGates) {
       EXPECT_LE(error_of(read(gpu.dlogits), expected.dlogits), tolerated);
     }
     if (way.bias) {
@@ -236,7 +234,7 @@ TEST_P(ThroughOnGpu, GivesTheSameBitsAgainAndThoseOfAttentionAlone) {
   Context device = cuda_context();
   Call gpu = call(device, DType::kBF16);
   attention(device, gpu.attention, gpu.seq, gpu.args.qkv, gpu.args.out, gpu.args.logsumexp);
-  const Way way{.rotated = Rotated::kByPhases, .gate = true};
+  const Way way{.rotated = Rotated::kByGates};
   std::vector<std::vector<float>> found;
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(gpu.go(way));
@@ -299,25 +297,35 @@ TEST(Through, RefusesAnInputThatDoesNotFit) {
     return message_of<ShapeError>(
         [&] { attention_backward_through(ctx, call.attention, call.seq, call.args, input); });
   };
-  const Tensor few = call.phases.reshape({2, 128, 32, 3});
+  const AttentionInput gates = call.input({.rotated = Rotated::kByGates});
+  EXPECT_EQ(said(gates), "(nothing thrown)");
+  const auto said_with = [&](const auto& change) {
+    AttentionInput input = gates;
+    change(input);
+    return said(input);
+  };
   EXPECT_THAT(said({.increments = call.increments.reshape({2, 16})}),
               HasSubstr("the increments of attention's input"));
-  EXPECT_THAT(said({.phases = few}), HasSubstr("the phases of attention's input"));
-  EXPECT_THAT(said({.phases = call.phases, .logits = call.logits.reshape({2, 384})}),
+  EXPECT_THAT(said_with([](auto& input) {
+                input.phases = input.phases.reshape({2, 128, 32, 3});
+              }),
+              HasSubstr("the phases of attention's input"));
+  EXPECT_THAT(said_with([](auto& input) {
+                input.logits = input.logits.reshape({2, 384});
+              }),
               HasSubstr("the gate logits of attention's input"));
-  EXPECT_THAT(said({.phases = call.phases,
-                    .logits = call.logits,
-                    .dlogits = call.dlogits.reshape({2, 384})}),
+  EXPECT_THAT(said_with([](auto& input) {
+                input.dlogits = input.dlogits.reshape({2, 384});
+              }),
               HasSubstr("dlogits"));
   EXPECT_THAT(said({.bias_gradient = call.bias_gradient.reshape({3, 192})}),
               HasSubstr("the gradient of qkv's bias"));
-  EXPECT_THAT(said({.increments = call.increments, .phases = call.phases}),
+  EXPECT_THAT(said_with([&](auto& input) { input.increments = call.increments; }),
               HasSubstr("give one of them"));
-  for (const AttentionInput& input :
-       {AttentionInput{.logits = call.logits, .dlogits = call.dlogits},
-        {.phases = call.phases, .dlogits = call.dlogits}}) {
-    EXPECT_THAT(said(input), HasSubstr("give logits and phases too"));
-  }
+  EXPECT_THAT(said_with([](auto& input) { input.phases = {}; }),
+              HasSubstr("come from gate logits: give both or none"));
+  EXPECT_THAT(said_with([](auto& input) { input.dlogits = {}; }),
+              HasSubstr("the gradient of the gate logits of attention's input: give both or none"));
 }
 
 }  // namespace

@@ -58,9 +58,8 @@ void check_input(const Attention& attention, const Sequence& seq, const Tensor& 
   const Shape phases{seq.batch, seq.length, attention.heads, pairs};
   check<ShapeError>(!input.increments || !input.phases,
                     "attention's input was rotated by increments or by phases: give one of them");
-  check<ShapeError>(!input.dlogits || (input.phases && input.logits),
-                    "dlogits is the gradient of the gates that gave attention's input its phases: "
-                    "give logits and phases too");
+  check<ShapeError>(static_cast<bool>(input.logits) == static_cast<bool>(input.phases),
+                    "the phases of attention's input come from gate logits: give both or none");
   check<ShapeError>(input.exponent_start >= 0,
                     "exponent_start = {} of attention's input must not be negative",
                     input.exponent_start);
@@ -101,8 +100,6 @@ bool attention_through(Context& ctx, const Attention& attention, const Sequence&
                        const Tensor& logsumexp) {
   check_forward(attention, seq, qkv, out, logsumexp);
   check_input(attention, seq, qkv, input);
-  check<ShapeError>(static_cast<bool>(input.logits) == static_cast<bool>(input.phases),
-                    "attention computes phases from gate logits: give both or none");
   return ctx.device().kind == DeviceKind::kCuda &&
          cuda::attention_through(ctx, attention, seq, input, qkv, out, logsumexp);
 }
@@ -117,6 +114,9 @@ bool attention_backward_through(Context& ctx, const Attention& attention, const 
                                 const AttentionBackward& args, const AttentionInput& input) {
   check_backward(attention, seq, args);
   check_input(attention, seq, args.qkv, input);
+  check<ShapeError>(static_cast<bool>(input.dlogits) == static_cast<bool>(input.logits),
+                    "dlogits is the gradient of the gate logits of attention's input: give both or "
+                    "none");
   return ctx.device().kind == DeviceKind::kCuda &&
          cuda::attention_backward_through(ctx, attention, seq, args, input);
 }

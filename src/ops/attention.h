@@ -35,12 +35,12 @@ void attention_backward(Context& ctx, const Attention& attention, const Sequence
 struct AttentionInput {
   RotaryLayout layout = RotaryLayout::kHalf;
   Tensor increments{};  // [P] u32
-  Tensor phases{};  // [B, T, H, P] u16, in 2^-16 turns: from logits, a result of the forward pass
-  // CARoPE's gates, which the phases come from.
+  // CARoPE's gates, and phases: the forward pass makes them, the backward pass takes them.
   Tensor logits{};                  // [B, T, H] f32
   std::int64_t exponent_start = 0;  // pair p turns by f^(p + exponent_start)
+  Tensor phases{};                  // [B, T, H, P] u16, in 2^-16 turns
   // Of the backward pass only.
-  Tensor dlogits{};                 // [B, T, H] f32 result: the gradient of the gates; or empty
+  Tensor dlogits{};                 // [B, T, H] f32 result, with logits
   Tensor bias_gradient{};           // [3C] f32 result: the sums of dqkv's columns; or empty
   Write write = Write::kOverwrite;  // of bias_gradient
 };

@@ -115,9 +115,8 @@ struct QueryKey {
   }
 };
 
-/// Rotates q and k of one head over a span. Where that is the whole row it
-/// begins at `state`, or at zero, and leaves the carries; otherwise it begins at the carry of its
-/// chunk.
+/// Rotates q and k of one head over a span. Where that is the whole row it begins at `state`, or at
+/// zero, and leaves the carries; otherwise it begins at the carry of its chunk.
 template <class T, Access kAccess>
 __global__ void __launch_bounds__(kThreads, kRotateBlocks<T, kAccess>)
     rotate_kernel(const CaropeArgs args, T* qkv, std::uint32_t* state, std::uint16_t* phases) {

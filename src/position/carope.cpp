@@ -117,9 +117,9 @@ class ContextAwareRotary : public PositionEncoding {
       return std::nullopt;
     }
     return AttentionInput{.layout = op_.layout,
-                          .phases = phases(layer),
                           .logits = layer.saved[0],
                           .exponent_start = op_.exponent_start,
+                          .phases = phases(layer),
                           .dlogits = gate_logits_gradient(layer)};
   }
 

@@ -287,19 +287,15 @@ void start_through(Context& ctx, const Problem<bf16>& p, const Gradients<bf16>& 
   constexpr auto kInterleaved = RotaryLayout::kInterleaved;
   const bool half = layout == kHalf;
   const auto kernel = [&] {
-    if (input.dlogits != nullptr) {
-      return half ? start<GoesOn<Turn::kPhases, kHalf, true>>
-                  : start<GoesOn<Turn::kPhases, kInterleaved, true>>;
-    }
     if (input.phases != nullptr) {
-      return half ? start<GoesOn<Turn::kPhases, kHalf, false>>
-                  : start<GoesOn<Turn::kPhases, kInterleaved, false>>;
+      return half ? start<GoesOn<Turn::kPhases, kHalf>>
+                  : start<GoesOn<Turn::kPhases, kInterleaved>>;
     }
     if (input.increments != nullptr) {
-      return half ? start<GoesOn<Turn::kIncrements, kHalf, false>>
-                  : start<GoesOn<Turn::kIncrements, kInterleaved, false>>;
+      return half ? start<GoesOn<Turn::kIncrements, kHalf>>
+                  : start<GoesOn<Turn::kIncrements, kInterleaved>>;
     }
-    return start<GoesOn<Turn::kNone, kHalf, false>>;
+    return start<GoesOn<Turn::kNone, kHalf>>;
   }();
   kernel(ctx, p, g, input);
 }
@@ -346,14 +342,12 @@ bool attention_backward_through(Context& ctx, const Attention& attention, const 
   }
   if (input.phases) {
     through.phases = input.phases.data<std::uint16_t>();
-  }
-  if (!aligned16(through.phases)) {
-    return false;
-  }
-  if (input.dlogits) {
     through.logits = input.logits.f32();
     through.dlogits = input.dlogits.f32();
     through.exponent_start = static_cast<int>(input.exponent_start);
+  }
+  if (!aligned16(through.phases)) {
+    return false;
   }
   const std::int64_t width = attention.heads * kDim;
   Tensor shares;

@@ -75,8 +75,8 @@ class Copier {
   static_assert(kCopyStep % 8 == 0);  // so the permutation stays the same
   static_assert(kCopies == 4);
 
-  static __device__ int row() { return static_cast<unsigned>(read_thread()) / kPieces; }
-  static __device__ int piece() { return static_cast<unsigned>(read_thread()) % kPieces; }
+  static __device__ int row() { return read_thread() / kPieces; }
+  static __device__ int piece() { return read_thread() % kPieces; }
   /// The row whose terms the thread keeps, one of those that it has a piece of; the latter half of
   /// the threads with a row's pieces have none.
   static __device__ int own_row() { return row() + kCopyStep * piece(); }
@@ -113,9 +113,9 @@ class Copier {
     };
     const bool odd = piece() % 2 != 0;
     const bool upper = piece() / 2 % 2 != 0;
-    const float even_rows = add(odd ? sums[1] : sums[0], odd ? sums[0] : sums[1], 1);
-    const float later_rows = add(odd ? sums[3] : sums[2], odd ? sums[2] : sums[3], 1);
-    const float half = add(upper ? later_rows : even_rows, upper ? even_rows : later_rows, 2);
+    const float first = add(odd ? sums[1] : sums[0], odd ? sums[0] : sums[1], 1);
+    const float second = add(odd ? sums[3] : sums[2], odd ? sums[2] : sums[3], 1);
+    const float half = add(upper ? second : first, upper ? first : second, 2);
     return half + __shfl_xor_sync(kAllLanes, half, 4);
   }
 

@@ -18,18 +18,18 @@ struct EndsHere {
   static constexpr RotaryLayout kLayout = RotaryLayout::kHalf;
   static constexpr bool kGate = false;
 };
-template <Turn kBy, RotaryLayout kPairsAre, bool kWithGate>
+template <Turn kBy, RotaryLayout kPairsAre>
 struct GoesOn {
   static constexpr bool kGoesOn = true;
   static constexpr Turn kTurn = kBy;
   static constexpr RotaryLayout kLayout = kPairsAre;
-  static constexpr bool kGate = kWithGate;
+  static constexpr bool kGate = kBy == Turn::kPhases;  // which the phases came from
 };
 
 /// AttentionInput as the kernel sees it, with null for what is not there.
 struct Input {
   const std::uint32_t* increments = nullptr;  // [P]
-  const std::uint16_t* phases = nullptr;      // [B, T, H, P]
+  const std::uint16_t* phases = nullptr;      // [B, T, H, P], and with these
   const float* logits = nullptr;              // [B, T, H]
   float* dlogits = nullptr;                   // [B, T, H]
   int exponent_start = 0;
