@@ -254,12 +254,14 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
 /// Elsewhere than on Hopper an empty kernel, which does not take blocks of this size.
 template <class Way>
 __global__ void __launch_bounds__(kHopper ? kThreads : kWarp, 1)
-    all_gradients(const Problem<bf16> p, const Gradients<bf16> g, const Input input) {
+    all_gradients(const Problem<bf16> p, const Gradients<bf16> g, const Input input,
+                  const __grid_constant__ Matrices from) {
   if constexpr (kHopper) {
     extern __shared__ __align__(1024) std::byte memory[];
     SharedMemory& shared = *reinterpret_cast<SharedMemory*>(memory);
     if (threadIdx.x == 0) {
       init_barriers(shared);
+      publish_barriers();
     }
     __syncthreads();
     // The same in all lanes, which the compiler must know.
@@ -269,15 +271,21 @@ __global__ void __launch_bounds__(kHopper ? kThreads : kWarp, 1)
       consume<Way>(p, g, input, shared, group);
     } else {
       leave_registers<kProducerRegisters>();
-      produce<Way>(p, g, input, shared);
+      produce<Way>(p, input, from, shared);
     }
   }
 }
 
 template <class Way>
 void start(Context& ctx, const Problem<bf16>& p, const Gradients<bf16>& g, const Input& input) {
+  const auto tiles = [&](const bf16* data, std::int64_t columns) {
+    const TensorSpec spec{{static_cast<std::int64_t>(p.batch) * p.queries, columns}, DType::kBF16};
+    return tiles_of({const_cast<bf16*>(data), spec, ctx.device()}, kTile);
+  };
+  const Matrices from{.qkv = tiles(p.q.data, p.q.row_stride),
+                      .dout = tiles(g.dout.data, g.dout.row_stride)};
   launch(all_gradients<Way>, std::min(multiprocessors(ctx), p.batch * p.heads), kThreads,
-         sizeof(SharedMemory), stream_of(ctx), p, g, input);
+         sizeof(SharedMemory), stream_of(ctx), p, g, input, from);
 }
 
 /// Starts the kernel that goes through just that input.

@@ -36,12 +36,17 @@ struct QuickGate {
 /// and each of its lanes one pair.
 class GateGradients {
  public:
-  __device__ explicit GateGradients(int tiles) : due_(kStages - 1 + tiles) {}
+  __device__ explicit GateGradients(int tiles) : tiles_(tiles), last_(tiles - 1) {}
 
-  /// Before which tile the next block of keys is to be added: the one that will take the place of
-  /// the block's last. All that the other groups can go on with has been brought by then, and the
-  /// block after the next, whose keys come where the torque is, begins with that tile or later.
-  __device__ int due() const { return due_; }
+  /// With which tile the next block of keys is to be added: the one that takes the place of the
+  /// block's last. Its torque is there by then, all that the other groups can go on with has been
+  /// brought, and the block whose keys come where the torque is begins with that tile or later. A
+  /// head's last block can wait until the first round of the next head is over, in which tiles
+  /// take longest.
+  __device__ int due() const {
+    const bool last_of_head = first_tile_ + kGroups == tiles_;
+    return last_ + (last_of_head ? max(kStages, tiles_) : kStages);
+  }
   __device__ bool done(const Problem<bf16>& p) const { return head_ >= p.batch * p.heads; }
 
   /// Waits for the torque of the next block of keys, and writes its tokens' gradients.
@@ -60,14 +65,16 @@ class GateGradients {
       gate = next;
       at += step;
     }
+    publish_to_products();  // keys are copied there next
+    wait_at<kGroupThreads>(within(kGroups));
     ++blocks_;
     first_tile_ += kGroups;
-    if (first_tile_ * kTile == p.queries) {
+    if (first_tile_ == tiles_) {
       first_tile_ = 0;
       head_ += static_cast<int>(gridDim.x);
       before_ = 0.0F;
     }
-    due_ += p.queries / kTile - first_tile_;
+    last_ += tiles_ - first_tile_;
   }
 
  private:
@@ -138,7 +145,8 @@ class GateGradients {
     return values[0] + __shfl_xor_sync(kAllLanes, values[0], static_cast<int>(kTokens));
   }
 
-  int due_;
+  int tiles_;
+  int last_;  // of the block's tiles, among all that are brought
   int head_ = static_cast<int>(blockIdx.x);
   int first_tile_ = 0;  // of the block of keys
   int blocks_ = 0;

@@ -37,6 +37,7 @@ struct alignas(1024) SharedMemory {
   WarpStage staged[kConsumerWarps];
   GateStage gates;
   std::uint64_t filled[kStages], free[kStages], keys_free[2], values_free;
+  std::uint64_t landed[kStages];           // dout, in a head's first round
   std::uint64_t torque_there[2][kGroups];  // in the place of keys_free
 };
 static_assert(sizeof(SharedMemory) <= 227 * 1024);  // what Hopper lends a block
@@ -77,7 +78,8 @@ __device__ T* tile_of(const Rows<T>& rows, const Problem<bf16>& p, int head, int
 /// that look for races.
 __device__ inline void init_barriers(SharedMemory& shared) {
   for (int i = 0; i < kStages; ++i) {
-    barrier_at(shared.filled[i]).init(kGroupThreads);
+    barrier_at(shared.filled[i]).init(kGroupThreads + 1);  // and the one that starts the copies
+    barrier_at(shared.landed[i]).init(1);
     barrier_at(shared.free[i]).init(kConsumers);
   }
   for (const std::uint64_t& barrier : shared.keys_free) {

@@ -312,7 +312,7 @@ __device__ inline void store_and_sum(const GroupSums& tile, void* memory, WarpSt
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      __stwb(reinterpret_cast<uint4*>(to + (row_of(thread) + 8 * i) * stride + side * 32 +
+      __stcs(reinterpret_cast<uint4*>(to + (row_of(thread) + 8 * i) * stride + side * 32 +
                                       lane % 4 * 8),
              piece_of(memory, lane, i));
     }
