@@ -401,7 +401,7 @@ TEST_F(RanksTraining, SavesAndReturns130WhenInterruptedAndOneRankSaysSo) {
   for (const auto& [rank, pid] : ranks) {
     kill(pid, SIGTERM);
   }
-  EXPECT_EQ(job_->wait_for(kTimeout + kSlack), 130);
+  EXPECT_EQ(job_->wait_for(kTimeout + kSlack), 130) << job_->output();
   const std::string output = job_->output();
   const std::size_t said = output.find("stopping after this step");
   EXPECT_NE(said, std::string::npos) << output;
@@ -410,6 +410,14 @@ TEST_F(RanksTraining, SavesAndReturns130WhenInterruptedAndOneRankSaysSo) {
   const std::int64_t saved = checkpoint_state(find_checkpoint(folder_ / "run")).step;
   EXPECT_THAT(output, HasSubstr(fmt::format("step {}/100 ", saved)));
   EXPECT_THAT(output, Not(HasSubstr(fmt::format("step {}/100 ", saved + 1))));
+}
+
+TEST_F(RanksTraining, SavesAndReturns130WhenOneRankIsInterrupted) {
+  const std::map<int, pid_t> ranks = start_training("run", 2);
+  ASSERT_EQ(ranks.size(), 2U) << job_->output();
+  kill(ranks.at(1), SIGTERM);
+  EXPECT_EQ(job_->wait_for(kTimeout + kSlack), 130) << job_->output();
+  EXPECT_THAT(job_->output(), HasSubstr("interrupted; go on with: carope train --resume"));
 }
 
 /// A training that loses its second rank by a signal, and how many ranks go on with it.

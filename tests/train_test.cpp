@@ -139,6 +139,22 @@ TEST_F(Training, SavesAndReturns130WhenInterrupted) {
   }
 }
 
+TEST_F(Training, EndsInOrderHoweverOftenItIsTerminated) {
+  // mpirun terminates all ranks when one has ended, also those that are about to.
+  const pid_t child = start(arguments("term", "--train.tokens 12800000"));
+  while (lines_of("term") < 3) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  int status = 0;
+  while (waitpid(child, &status, WNOHANG) == 0) {
+    kill(child, SIGTERM);
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 130);
+  EXPECT_FALSE(list_checkpoints(folder_ / "term").empty());
+}
+
 TEST_F(Training, StopsInOrderAtWhateverMomentItIsInterrupted) {
   // A handler that runs on a computing thread would write into oneDNN's workspace.
   for (int attempt = 0; attempt < 10; ++attempt) {

@@ -29,6 +29,9 @@ void end_at_once(int signal) {
 void watch() {
   const sigset_t signals = interrupts();
   for (int signal = 0; sigwait(&signals, &signal) == 0;) {
+    if (signal == SIGTERM && interrupted) {
+      continue;  // a launcher's, as another rank has ended: this one is about to, in order
+    }
     if (!polite || interrupted.exchange(true)) {
       end_at_once(signal);
     }
@@ -55,5 +58,7 @@ PoliteStop::PoliteStop(bool speaks) {
 PoliteStop::~PoliteStop() { polite = false; }
 
 const std::atomic<bool>& PoliteStop::asked() const { return interrupted; }
+
+void PoliteStop::ask() const { interrupted = true; }
 
 }  // namespace carope

@@ -12,9 +12,9 @@ inline constexpr int kInterrupted = 130;
 /// stack, and oneDNN's matrix products let the stack pointer point into the heap.
 void watch_for_interrupts();
 
-/// While it lives, the first Ctrl-C or SIGTERM asks for an orderly end, and the second ends the
-/// program at once, as the first does otherwise. One at a time. Of ranks that get the signal
-/// together, one speaks.
+/// While it lives, the first Ctrl-C or SIGTERM asks for an orderly end. A second Ctrl-C ends the
+/// program at once, as the first signal does otherwise; another SIGTERM changes nothing, up to the
+/// program's end. One at a time. Of ranks that get the signal together, one speaks.
 class PoliteStop {
  public:
   explicit PoliteStop(bool speaks = true);
@@ -24,6 +24,9 @@ class PoliteStop {
 
   /// Becomes true when the user has asked.
   const std::atomic<bool>& asked() const;
+
+  /// Makes it so where it was another rank that was asked.
+  void ask() const;
 };
 
 }  // namespace carope

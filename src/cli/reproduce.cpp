@@ -97,13 +97,19 @@ bool reproduce(const ReproduceOptions& options, const RunOptions& overrides) {
   const auto train = [&](Trainer& trainer, const PlannedRun& run, std::size_t index) {
     const std::int64_t log_every = std::max<std::int64_t>(trainer.steps() / 20, 1);
     const PoliteStop stop(workplace.first());
+    const auto run_to_end = [&](const TrainObserver& observer) {
+      if (!trainer.run(observer, stop.asked())) {
+        stop.ask();
+      }
+      return !stop.asked();
+    };
     if (!workplace.first()) {
-      return trainer.run({}, stop.asked()) && !stop.asked();
+      return run_to_end({});
     }
     StepLine line(trainer, workplace.ctx,
                   fmt::format("[{}/{}] {}", index + 1, runs, run.folder.filename().string()),
                   log_every);
-    return trainer.run(line.observer(), stop.asked()) && !stop.asked();
+    return run_to_end(line.observer());
   };
   const bool done = run_experiment(workplace.ctx, *workplace.ranks, config, train);
   if (!workplace.first()) {

@@ -102,8 +102,11 @@ bool train(const TrainOptions& options, Settings settings) {
   }
   const PoliteStop stop(workplace.first());
   const bool ended = trainer.run(line ? line->observer() : TrainObserver{}, stop.asked());
-  if (!ended && line) {
-    line->say("interrupted; go on with: carope train --resume --out " + options.folder.string());
+  if (!ended) {
+    stop.ask();
+    if (line) {
+      line->say("interrupted; go on with: carope train --resume --out " + options.folder.string());
+    }
   }
   return ended;
 }
