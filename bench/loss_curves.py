@@ -8,8 +8,9 @@ SHARDS is a folder of carope data prepare. All engines begin with the same weigh
 - The same in bf16, where rounding soon sends every training its own way: over several seeds, the GPU's curves must be
   no farther from its fp32 curves than twice PyTorch's, and on average neither above nor below them more than PyTorch's.
 - gpt-small in bf16, where batches are large enough: the GPU's curve must lie on PyTorch's, over 200 steps of an eighth of
-  the usual batch at a learning rate that suits it, and over the first 40 steps of the paper's recipe. Where the rate
-  rises to the recipe's in 20 steps instead of 750, PyTorch's ways of bf16 do not lie on each other either.
+  the usual batch at a learning rate that suits it, and over the first 40 steps of the paper's recipe. With an eighth of
+  the batch at the usual rate, after a short rise, some seeds come to a fork where a thousandth of the rate decides, in
+  PyTorch, too: there the curves of most seeds must lie on PyTorch's, or be no farther than its two ways of bf16 are apart.
 Writes a line a step, prints how far each curve is, and ends with status 1 if one is too far.
 """
 
@@ -20,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ from threading import Lock
 
 STEPS = 200
 SEEDS = range(1, 7)  # of the trainings of the small model in bf16
+SEEDS_AT_A_FORK = range(1, 6)
 
 
 @dataclass(frozen=True)
@@ -48,16 +51,19 @@ class Engine:
 SMALL = ["--model.layers", "4", "--model.heads", "4", "--model.width", "256", "--model.length", "256"]
 SMALL += ["--model.vocabulary", "50304", "--train.micro_batch", "8"]
 FOR_CPU = Model("4 layers of 256", SMALL, 2048, 20)
-IN_64S = ["--train.micro_batch", "64"]
-AT_2E_4 = ["--train.learning_rate", "2e-4", "--train.final_learning_rate", "2e-5"]
-GPT_SMALL = Model("gpt-small at 2e-4", ["--config", "gpt-small", *IN_64S, *AT_2E_4], 65536, 100)
-RECIPE = Model("gpt-small by the paper's recipe", ["--config", "paper-small", *IN_64S], 524288, 750, steps=40)
+GENTLY = ["--train.micro_batch", "64", "--train.learning_rate", "2e-4", "--train.final_learning_rate", "2e-5"]
+STEEPLY = ["--train.micro_batch", "32", "--train.learning_rate", "6e-4", "--train.final_learning_rate", "6e-4"]
+IN_64S = ["--config", "paper-small", "--train.micro_batch", "64"]
+GPT_SMALL = Model("gpt-small at 2e-4", ["--config", "gpt-small", *GENTLY], 65536, 100)
+GPT_SMALL_AT_A_FORK = Model("gpt-small at 6e-4", ["--config", "gpt-small", *STEEPLY], 65536, 20, steps=40)
+RECIPE = Model("gpt-small by the paper's recipe", IN_64S, 524288, 750, steps=40)
 
 CPU = Engine("CPU fp32", carope=["--device", "cpu"])
 GPU_FP32 = Engine("GPU fp32", carope=["--device", "cuda", "--precision", "fp32"])
 GPU_BF16 = Engine("GPU bf16", carope=["--device", "cuda", "--precision", "bf16"])
 PYTORCH_FP32 = Engine("PyTorch fp32", pytorch=["--fp32", "--compile-mode", "none"])
 PYTORCH_BF16 = Engine("PyTorch bf16", pytorch=["--weights", "bf16", "--compile-mode", "none"])
+PYTORCH_AUTOCAST = Engine("PyTorch autocast", pytorch=["--compile-mode", "none"])
 PYTORCH_COMPILED = Engine("PyTorch bf16", pytorch=["--weights", "bf16"])
 
 Curve = list[float]
@@ -151,11 +157,32 @@ class Comparison:
                 far <= largest and abs(drift) <= mean,
             )
 
+    def curves_of(self, model: Model, encoding: str, engines: list[Engine], seeds: Iterable[int]) -> list[list[Curve]]:
+        with ThreadPoolExecutor(self.options.at_once) as pool:
+            return list(pool.map(lambda seed: self.curves(model, encoding, engines, seed), seeds))
+
+    def lie_on_pytorch_at_a_fork(self, model: Model, encoding: str, largest: float, mean: float) -> None:
+        """Of several seeds the median counts, and what PyTorch's ways of bf16 are apart is allowed, too."""
+        all_curves = self.curves_of(model, encoding, [PYTORCH_BF16, GPU_BF16, PYTORCH_AUTOCAST], SEEDS_AT_A_FORK)
+        medians = []
+        for engine, number in ((GPU_BF16, 1), (PYTORCH_AUTOCAST, 2)):
+            apart = [differences(curves[number], curves[0]) for curves in all_curves]
+            farthest, average = [max(map(abs, each)) for each in apart], [statistics.fmean(each) for each in apart]
+            for seed, far, drift in zip(SEEDS_AT_A_FORK, farthest, average):
+                print(f"  seed {seed}: {engine.name} less {PYTORCH_BF16.name}: largest {far:.1e}, mean {drift:+.1e}")
+            medians.append((statistics.median(farthest), statistics.median(map(abs, average))))
+        (far, drift), (their_far, their_drift) = medians
+        largest, mean = max(largest, their_far), max(mean, their_drift)
+        self.say(
+            f"{model.name}, {encoding}: {GPU_BF16.name} against {PYTORCH_BF16.name}, medians of {len(all_curves)} seeds: "
+            f"largest difference {far:.1e} (at most {largest:.1e}), mean {drift:.1e} (at most {mean:.1e})",
+            far <= largest and drift <= mean,
+        )
+
     def part_as_pytorch_does(self, model: Model, encoding: str) -> None:
         """How far bf16 goes from fp32, ours and PyTorch's, over several seeds."""
         engines = [GPU_FP32, GPU_BF16, PYTORCH_BF16]
-        with ThreadPoolExecutor(self.options.at_once) as pool:
-            all_curves = list(pool.map(lambda seed: self.curves(model, encoding, engines, seed), SEEDS))
+        all_curves = self.curves_of(model, encoding, engines, SEEDS)
         ours = [differences(curves[1], curves[0]) for curves in all_curves]
         theirs = [differences(curves[2], curves[0]) for curves in all_curves]
         for seed, our, their in zip(SEEDS, ours, theirs):
@@ -181,7 +208,7 @@ def main() -> None:
     parser.add_argument("--carope", type=Path, default=Path("build/cuda/carope"), help="the program")
     parser.add_argument("--encodings", type=lambda text: text.split(","), default=["carope"])
     parser.add_argument("--models", type=lambda text: text.split(","), default=["small", "gpt-small"])
-    parser.add_argument("--at-once", type=int, default=6, help="seeds of the small model that are trained at once")
+    parser.add_argument("--at-once", type=int, default=6, help="seeds that are trained at once; by default 6")
     parser.add_argument("--out", type=Path, default=Path("loss_curves.jsonl"), help="all losses, a line a step")
     options = parser.parse_args()
     if unknown := set(options.models) - {"small", "gpt-small"}:
@@ -198,6 +225,7 @@ def main() -> None:
                 compiled = [PYTORCH_COMPILED, GPU_BF16]
                 comparison.lie_on_the_first(GPT_SMALL, encoding, compiled, 3e-2, 3e-3)
                 comparison.lie_on_the_first(RECIPE, encoding, compiled, 3e-3, 3e-4)
+                comparison.lie_on_pytorch_at_a_fork(GPT_SMALL_AT_A_FORK, encoding, 3e-2, 3e-3)
     raise SystemExit(0 if comparison.good else 1)
 
 
