@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Shows that bench/peer is the same model as ours: from the same weights, on the same batches, ten steps in fp32 on the
-# CPU must have the same losses with every encoding.
+# CPU must have the same losses with every encoding but ALiBi, which it does not have.
 #
 # usage: bench/check_peer.sh [BUILD] [PYTHON]      by default build/release and python3, which must have PyTorch
 set -euo pipefail
