@@ -15,11 +15,11 @@ std::string name_of(const char* pass, const Attention& attention, const Sequence
 
 /// Runs the kernels that the context asks for. A deterministic one gets our own: cuDNN's backward
 /// pass would need room for all scores.
-void choose(Context& ctx, const std::string& name, bool cudnn_serves,
+void choose(Context& ctx, const std::string& name, const std::function<bool()>& cudnn_serves,
             const std::function<bool()>& cudnn, const std::function<bool()>& own) {
   using Use = AttentionKernels::Use;
   const Use use = ctx.state<AttentionKernels>().use;
-  if (!cudnn_serves || use == Use::kOwn || (use == Use::kFastest && ctx.deterministic())) {
+  if (use == Use::kOwn || (use == Use::kFastest && ctx.deterministic()) || !cudnn_serves()) {
     own();
   } else if (use == Use::kCudnn) {
     cudnn();
@@ -40,8 +40,8 @@ void attention(Context& ctx, const Attention& attention, const Sequence& seq, co
     cudnn::attention(ctx, attention, seq, qkv, out, logsumexp);
     return true;
   };
-  choose(ctx, name_of("forward", attention, seq, qkv), cudnn::serves(ctx, attention, seq, qkv),
-         cudnn, own);
+  const auto serves = [&] { return cudnn::serves(ctx, attention, seq, qkv); };
+  choose(ctx, name_of("forward", attention, seq, qkv), serves, cudnn, own);
 }
 
 void attention_backward(Context& ctx, const Attention& attention, const Sequence& seq,
@@ -54,8 +54,8 @@ void attention_backward(Context& ctx, const Attention& attention, const Sequence
     cudnn::attention_backward(ctx, attention, seq, args);
     return true;
   };
-  choose(ctx, name_of("backward", attention, seq, args.qkv),
-         cudnn::serves_backward(ctx, attention, seq, args.qkv), cudnn, own);
+  const auto serves = [&] { return cudnn::serves_backward(ctx, attention, seq, args.qkv); };
+  choose(ctx, name_of("backward", attention, seq, args.qkv), serves, cudnn, own);
 }
 
 bool attention_rotates(Context& ctx, const Attention& attention, const Sequence& seq,

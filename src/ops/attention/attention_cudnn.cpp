@@ -6,6 +6,7 @@
 #include <map>
 
 #include "core/cuda_check.h"
+#include "core/progress.h"
 
 namespace carope::cuda::cudnn {
 namespace {
@@ -161,7 +162,8 @@ struct DestroyHandle {
   void operator()(cudnnHandle_t handle) const { cudnnDestroy(handle); }
 };
 
-/// cuDNN's handle of a context and its plans, each made once.
+/// cuDNN's handle of a context and its plans, each made once. A cuDNN that does not start has no
+/// plans.
 class CudnnPlans {
  public:
   explicit CudnnPlans(const Context& ctx) : device_(ctx.device().index) {
@@ -172,13 +174,22 @@ class CudnnPlans {
     if (status == CUDNN_STATUS_SUCCESS) {
       status = cudnnSetStream(handle, static_cast<cudaStream_t>(ctx.stream()));
     }
-    check_cudnn(status == CUDNN_STATUS_SUCCESS, "start", cudnnGetErrorString(status));
+    if (status != CUDNN_STATUS_SUCCESS) {
+      handle_.reset();
+      if (ctx.speaks()) {
+        tell(fmt::format("warning: attention does without cuDNN, which does not start: {}\n",
+                         cudnnGetErrorString(status)));
+      }
+    }
   }
 
   cudnnHandle_t handle() const { return handle_.get(); }
 
   /// Null where cuDNN has no kernel, or only one that takes too much scratch.
   Plan* find(const Problem& problem) {
+    if (!handle_) {
+      return nullptr;
+    }
     auto at = plans_.find(problem);
     if (at == plans_.end()) {
       at = plans_.emplace(problem, make(problem)).first;
