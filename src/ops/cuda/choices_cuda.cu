@@ -96,7 +96,7 @@ void Choices::take_fastest(Context& ctx, const std::string& name, std::initializ
     return std::find_if(ways.begin(), ways.end(),
                         [&](const Way& way) { return known != nullptr && way.name == *known; });
   };
-  if (chosen() == ways.end()) {
+  if (find(name) == nullptr) {
     require_no_capture(ctx, name);
     float least = std::numeric_limits<float>::infinity();
     for (const Way& way : ways) {
@@ -121,7 +121,8 @@ void Choices::take_fastest(Context& ctx, const std::string& name, std::initializ
     }
   }
   const Way* way = chosen();
-  // A program that was compiled for less than the one that chose takes what it can.
+  // A program that was compiled for less than the one that chose, or in which ways have other
+  // names, takes what it can.
   check<DeviceError>(
       (way != ways.end() && way->take()) ||
           std::any_of(ways.begin(), ways.end(), [](const Way& other) { return other.take(); }),
