@@ -4,6 +4,7 @@
 
 #include "core/cuda.h"
 #include "core/error.h"
+#include "core/progress.h"
 
 namespace carope {
 namespace {
@@ -58,6 +59,10 @@ void add_recompute_option(CLI::App& command, ComputeOptions& options) {
 Context open_context(const ComputeOptions& options, const Launch& launch) {
   const std::vector<int> served = options.device == "cpu" ? std::vector<int>{} : served_gpus();
   const bool gpu = options.device == "auto" ? !served.empty() : options.device != "cpu";
+  const std::string trouble = options.device == "auto" ? cuda::trouble() : "";
+  if (!trouble.empty() && launch.rank == 0) {
+    tell(fmt::format("warning: no GPU is used, since CUDA does not start: {}\n", trouble));
+  }
   const auto index = [&] {
     if (options.device != "auto" && options.device != "cuda") {
       return cuda_index(options.device);

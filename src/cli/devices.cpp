@@ -19,7 +19,10 @@ void add_devices(CLI::App& app) {
                  cuda::is_served(device) ? "" : " (not used: compute 8.0 is needed)");
     }
     if (devices.empty()) {
-      fmt::print("cuda: {}\n", cuda::compiled() ? "no GPU found" : "built without CUDA");
+      const std::string trouble = cuda::trouble();
+      fmt::print("cuda: {}\n", !cuda::compiled() ? "built without CUDA"
+                               : trouble.empty() ? "no GPU found"
+                                                 : trouble);
     }
   });
 }

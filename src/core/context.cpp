@@ -24,8 +24,10 @@ Context Context::cuda(int index) {
       "the CUDA toolkit (nvcc) and build again with the preset 'cuda'",
       index);
   const auto count = static_cast<int>(cuda::devices().size());
+  const std::string trouble = cuda::trouble();
   check<DeviceError>(0 <= index && index < count,
-                     "cuda:{} was asked for, but {} CUDA devices are present", index, count);
+                     "cuda:{} was asked for, but {} CUDA devices are present{}{}", index, count,
+                     trouble.empty() ? "" : ": ", trouble);
   Context context({DeviceKind::kCuda, index}, 1);
   context.stream_ = cuda::make_stream(index);
   return context;

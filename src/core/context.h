@@ -16,6 +16,7 @@ class Context {
  public:
   /// `threads` = 0 takes every core this process may use.
   static Context cpu(int threads = 0);
+  /// A thread works on one GPU: that of the context it has made last.
   static Context cuda(int index = 0);
 
   Device device() const { return device_; }

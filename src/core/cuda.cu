@@ -31,7 +31,7 @@ bool compiled() { return true; }
 std::vector<DeviceInfo> devices() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    cudaGetLastError();  // no driver or no device is an answer, not an error to report later
+    cudaGetLastError();  // a later check must not see it
     return {};
   }
   std::vector<DeviceInfo> found;
@@ -44,8 +44,24 @@ std::vector<DeviceInfo> devices() {
   return found;
 }
 
+std::string trouble() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  cudaGetLastError();  // a later check must not see it
+  int driver = 0;
+  if (status == cudaSuccess || status == cudaErrorNoDevice ||
+      cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+    return {};
+  }
+  const auto version = [](int number) {
+    return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
+  };
+  return fmt::format("{} (the driver is for CUDA {}, this program for {})",
+                     cudaGetErrorString(status), version(driver), version(CUDART_VERSION));
+}
+
 std::shared_ptr<void> make_stream(int device) {
-  const CurrentDevice current(device);
+  CUDA_CHECK(cudaSetDevice(device));  // for good: a kernel goes to a stream of the current device
   require_kernels(device);
   cudaStream_t stream = nullptr;
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));

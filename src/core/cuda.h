@@ -25,8 +25,12 @@ inline bool is_served(const DeviceInfo& device) { return device.compute_major >=
 bool compiled();
 /// The devices this process can use, in CUDA's order; empty without a GPU or a driver.
 std::vector<DeviceInfo> devices();
+/// Why CUDA does not start although it has a driver, such as one that is too old; empty if it does,
+/// or there is none.
+std::string trouble();
 
-/// A cudaStream_t, destroyed with its last owner.
+/// A cudaStream_t, destroyed with its last owner. The calling thread's kernels go to its device
+/// from then on.
 std::shared_ptr<void> make_stream(int device);
 
 void* allocate(int device, std::size_t bytes);

@@ -15,6 +15,7 @@ namespace {
 
 bool compiled() { return false; }
 std::vector<DeviceInfo> devices() { return {}; }
+std::string trouble() { return {}; }
 std::shared_ptr<void> make_stream(int) { refuse(); }
 void* allocate(int, std::size_t) { refuse(); }
 void release(int, void*) noexcept {}
