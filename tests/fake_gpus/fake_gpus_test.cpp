@@ -1,0 +1,271 @@
+// What a machine without a GPU can tell of the CUDA part: that every GPU would take its launches,
+// that all of them go to the device they are meant for, and that a step neither waits nor
+// allocates.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <numeric>
+#include <regex>
+
+#include "core/file.h"
+#include "fake_gpus.h"
+#include "generate/generator.h"
+#include "support/cases.h"
+#include "support/cuda_model.h"
+#include "support/errors.h"
+#include "support/folder.h"
+#include "train/optimizer.h"
+
+namespace carope::test {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr std::int64_t kVocabulary = 50304;
+
+class FakeGpus : public testing::Test {
+ protected:
+  FakeGpus() { setenv("XDG_CACHE_HOME", folder_.path().c_str(), 1); }  // for what is measured
+
+  TemporaryFolder folder_;
+};
+
+/// A model and what trains it on a GPU.
+class Training {
+ public:
+  Training(Context ctx, const GptConfig& config, std::int64_t batch, Purpose purpose)
+      : model_(config, std::move(ctx), DType::kBF16),
+        memory_(model_.gpt().plan(batch, config.length, purpose)),
+        optimizer_(model_.parameters(), {}),
+        data_(batch, config.length, config.vocabulary) {
+    const Batch loaded = data_.view();
+    batch_ = room_.upload(model_.ctx(), loaded, config.vocabulary);
+    batch_.known_count = loaded.counted();
+  }
+
+  /// All that a step of two micro-batches gives to the GPU.
+  void issue() {
+    for (const Write write : {Write::kOverwrite, Write::kAccumulate}) {
+      model_.gpt().gradients(model_.ctx(), batch_, memory_, write, 0.5);
+    }
+    optimizer_.update(model_.ctx(), 1e-3);
+  }
+  void finish() { optimizer_.finish(); }
+
+ private:
+  DeviceModel model_;
+  Activations memory_;
+  Optimizer optimizer_;
+  RandomBatch data_;
+  DeviceBatch room_;
+  Batch batch_;
+};
+
+GptConfig config_of(const std::string& encoding, std::int64_t heads, std::int64_t dim,
+                    std::int64_t length) {
+  return {.layers = 2,
+          .heads = heads,
+          .width = heads * dim,
+          .vocabulary = kVocabulary,
+          .length = length,
+          .encoding = encoding};
+}
+
+void generate_some(Context& ctx, const GptConfig& config) {
+  DeviceModel model(config, Context::cuda(ctx.device().index), DType::kBF16);
+  std::vector<TokenId> allowed(static_cast<std::size_t>(config.vocabulary));
+  std::iota(allowed.begin(), allowed.end(), 0);
+  const std::vector<TokenId> prompt(700, 1);
+  const std::atomic<bool> stop = false;
+  const Generated generated =
+      generate(model.ctx(), model.gpt(), prompt, {.tokens = 20, .allowed = allowed},
+               {.read = [](std::int64_t) {}, .token = [](TokenId) {}}, stop);
+  EXPECT_EQ(generated.tokens.size(), 20U);
+}
+
+struct Param {
+  fake::Gpu gpu;
+  std::string encoding;
+};
+
+std::vector<Param> params() {
+  std::vector<Param> params;
+  for (const fake::Gpu& gpu :
+       {fake::kA100, fake::kRtx3090, fake::kRtx4060, fake::kH200, fake::kB200, fake::kRtx5090}) {
+    for (const char* encoding : {"carope", "rope", "learnable", "sinusoidal", "alibi", "none"}) {
+      params.push_back({gpu, encoding});
+    }
+  }
+  return params;
+}
+
+std::string name_of(const Param& param) {
+  std::string name = param.gpu.name + "_" + param.encoding;
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
+}
+
+void PrintTo(const Param& param, std::ostream* out) { *out << name_of(param); }
+
+class OnEveryGpu : public FakeGpus, public testing::WithParamInterface<Param> {
+ protected:
+  void SetUp() override { fake::set_gpus({GetParam().gpu}); }
+  const std::string& encoding() const { return GetParam().encoding; }
+};
+
+TEST_P(OnEveryGpu, ModelsTrain) {
+  struct Shape {
+    std::int64_t heads, dim, length, batch;
+  };
+  for (const Shape& s : {Shape{12, 64, 512, 8}, Shape{8, 64, 512, 128}, Shape{8, 128, 1024, 2},
+                         Shape{5, 40, 77, 3}, Shape{16, 128, 512, 4}}) {
+    for (const bool deterministic : {false, true}) {
+      for (const Purpose purpose : {Purpose::kTraining, Purpose::kRecomputing}) {
+        SCOPED_TRACE(fmt::format("{} heads of {}, {} x {} tokens, deterministic {}, purpose {}",
+                                 s.heads, s.dim, s.batch, s.length, deterministic,
+                                 static_cast<int>(purpose)));
+        Training training(cuda_context(deterministic),
+                          config_of(encoding(), s.heads, s.dim, s.length), s.batch, purpose);
+        EXPECT_NO_THROW({
+          training.issue();
+          training.finish();
+        });
+      }
+    }
+  }
+}
+
+TEST_P(OnEveryGpu, StepsNeitherWaitNorAllocate) {
+  Training training(cuda_context(false), config_of(encoding(), 12, 64, 512), 8, Purpose::kTraining);
+  for (int step = 0; step < 2; ++step) {  // in which kernels are measured and memory is found
+    training.issue();
+    training.finish();
+  }
+  const fake::Asked before = fake::asked();
+  training.issue();
+  const fake::Asked after = fake::asked();
+  EXPECT_GT(after.launches, before.launches);
+  EXPECT_EQ(after.waits, before.waits);
+  EXPECT_EQ(after.allocations, before.allocations);
+  training.finish();
+}
+
+TEST_P(OnEveryGpu, ModelsWrite) {
+  Context ctx = cuda_context(false);
+  generate_some(ctx, config_of(encoding(), 12, 64, 1024));
+  generate_some(ctx, config_of(encoding(), 5, 40, 1024));
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, OnEveryGpu, testing::ValuesIn(params()),
+                         [](const auto& info) { return name_of(info.param); });
+
+/// Every operation, in all shapes that tests have.
+TEST_F(FakeGpus, TakeEveryOperation) {
+  for (const fake::Gpu& gpu :
+       {fake::kA100, fake::kRtx3090, fake::kRtx4060, fake::kH200, fake::kB200, fake::kRtx5090}) {
+    fake::set_gpus({gpu});
+    Context ctx = cuda_context(false);
+    for (const auto& cases : {all_test_cases(), bf16_test_cases()}) {
+      for (const OpCase& op : cases) {
+        for (const DType activation : {DType::kF32, DType::kBF16}) {
+          if (op.bf16_only && activation == DType::kF32) {
+            continue;
+          }
+          SCOPED_TRACE(
+              fmt::format("{}: {} {} {}", gpu.name, op.op, op.variant, to_string(activation)));
+          OpRun run(op, ctx, activation);
+          EXPECT_NO_THROW(run.forward());
+          if (op.backward) {
+            EXPECT_NO_THROW(run.backward());
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(FakeGpus, AllWorkGoesToTheDeviceThatWasAskedFor) {
+  fake::set_gpus({fake::kH200, fake::kH200, fake::kRtx4060});
+  for (const int device : {1, 2, 0}) {
+    SCOPED_TRACE(device);
+    Training training(Context::cuda(device), config_of("carope", 12, 64, 512), 2,
+                      Purpose::kTraining);
+    EXPECT_NO_THROW({
+      training.issue();
+      training.finish();
+    });
+    Context ctx = Context::cuda(device);
+    EXPECT_NO_THROW(generate_some(ctx, config_of("carope", 12, 64, 1024)));
+  }
+}
+
+/// Otherwise the tests above would pass without the kernels that are only on some.
+TEST_F(FakeGpus, HaveTheKernelsOfTheirKind) {
+  const auto launched_on = [](const fake::Gpu& gpu) {
+    fake::set_gpus({gpu});
+    Training training(cuda_context(false), config_of("carope", 12, 64, 512), 8, Purpose::kTraining);
+    training.issue();
+    training.finish();
+    Context ctx = cuda_context(false);
+    generate_some(ctx, config_of("carope", 12, 64, 1024));
+    return fake::launched();
+  };
+  const std::vector<std::string> h200 = launched_on(fake::kH200);
+  const std::vector<std::string> a100 = launched_on(fake::kA100);
+  for (const char* kernel :
+       {"rotate_and_attend", "all_gradients", "8multiply", "token_pass_kernel", "norm_gate_rows"}) {
+    EXPECT_THAT(h200, Contains(HasSubstr(kernel)));
+  }
+  for (const char* kernel :
+       {"rotate_and_attend", "all_gradients", "8multiply", "token_pass_kernel"}) {
+    EXPECT_THAT(a100, Not(Contains(HasSubstr(kernel))));
+  }
+}
+
+/// A way that is not known by its name is not looked for by trials, which would add to gradients.
+TEST_F(FakeGpus, MeasureNothingWhereAChoiceHasAnotherName) {
+  fake::set_gpus({fake::kA100});
+  const auto waits_of_step = [] {
+    Training training(cuda_context(false), config_of("carope", 12, 64, 512), 8, Purpose::kTraining);
+    const int before = fake::asked().waits;
+    training.issue();
+    const int waits = fake::asked().waits - before;
+    training.finish();
+    return waits;
+  };
+  EXPECT_GT(waits_of_step(), 0);
+  const std::filesystem::path kept =
+      std::filesystem::directory_iterator(folder_ / "carope")->path();
+  const std::string choices = read_file(kept);
+  const std::string renamed =
+      std::regex_replace(choices, std::regex("(bgrad[^ ]*|dgelu[^ ]*) [a-z]+\n"), "$1 other\n");
+  ASSERT_NE(renamed, choices);
+  write_file(kept, renamed);
+  EXPECT_EQ(waits_of_step(), 0);
+}
+
+TEST_F(FakeGpus, SayWhyCudaDoesNotStart) {
+  fake::set_gpus({fake::kH200});
+  EXPECT_EQ(cuda::trouble(), "");
+  constexpr int kSystemNotReady = 802;
+  fake::fail_to_start(kSystemNotReady);
+  EXPECT_TRUE(cuda::devices().empty());
+  EXPECT_THAT(cuda::trouble(), HasSubstr("system not yet initialized (the driver is for CUDA "));
+  EXPECT_THAT(message_of<DeviceError>([] { Context::cuda(0); }),
+              HasSubstr("0 CUDA devices are present: system not yet initialized"));
+}
+
+TEST_F(FakeGpus, SayWhatDoesNotFit) {
+  fake::set_gpus({fake::kRtx4060});
+  EXPECT_THAT(message_of<OutOfMemory>([] {
+                Training(cuda_context(false), config_of("carope", 12, 64, 512), 2048,
+                         Purpose::kTraining);
+              }),
+              HasSubstr("--train.micro_batch"));
+}
+
+}  // namespace
+}  // namespace carope::test
