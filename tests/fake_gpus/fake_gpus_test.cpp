@@ -9,12 +9,14 @@
 #include <regex>
 
 #include "core/file.h"
+#include "eval/perplexity.h"
 #include "fake_gpus.h"
 #include "generate/generator.h"
 #include "support/cases.h"
 #include "support/cuda_model.h"
 #include "support/errors.h"
 #include "support/folder.h"
+#include "support/shard_files.h"
 #include "train/optimizer.h"
 
 namespace carope::test {
@@ -256,6 +258,25 @@ TEST_F(FakeGpus, SayWhyCudaDoesNotStart) {
   EXPECT_THAT(cuda::trouble(), HasSubstr("system not yet initialized (the driver is for CUDA "));
   EXPECT_THAT(message_of<DeviceError>([] { Context::cuda(0); }),
               HasSubstr("0 CUDA devices are present: system not yet initialized"));
+}
+
+/// GPT-Small at 32 768 tokens, by each way of scoring, in 8 GiB.
+TEST_F(FakeGpus, ScoreLongWindowsInLittleMemory) {
+  constexpr std::int64_t kLength = 32768;
+  fake::set_gpus({fake::kRtx4060});
+  GptConfig config = config_of("carope", 12, 64, 512);
+  config.layers = 12;
+  DeviceModel model(config, cuda_context(false), DType::kBF16);
+  const std::vector<std::uint16_t> tokens(2 * kLength + 1, 7);
+  const TokenStream stream({write_bytes(folder_ / "shard.bin", shard_bytes(tokens))});
+  for (const Protocol protocol : {Protocol::kWindows, Protocol::kSliding, Protocol::kLast}) {
+    const Evaluation evaluation =
+        measure_perplexity(model.ctx(), model.gpt(), {.stream = stream},
+                           {.lengths = {512, kLength}, .protocol = protocol});
+    ASSERT_EQ(evaluation.lengths.size(), 2U);
+    EXPECT_EQ(evaluation.lengths[1].reason, "");
+    EXPECT_GT(evaluation.lengths[1].tokens, 0);
+  }
 }
 
 TEST_F(FakeGpus, SayWhatDoesNotFit) {
