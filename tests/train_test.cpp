@@ -14,6 +14,7 @@
 #include "core/file.h"
 #include "core/random.h"
 #include "data/shards/manifest.h"
+#include "data/shards/shard.h"
 #include "model/gpt.h"
 #include "support/child.h"
 #include "support/cuda_contexts.h"
@@ -305,7 +306,8 @@ TEST_F(Training, GoesOnWithTheSameDataOnly) {
   Manifest manifest;
   manifest.complete = true;
   for (const auto& entry : fs::directory_iterator(data)) {
-    manifest.shards.push_back({.file = entry.path().filename().string()});
+    const auto tokens = static_cast<std::int64_t>(Shard(entry.path()).tokens().size());
+    manifest.shards.push_back({.file = entry.path().filename().string(), .tokens = tokens});
   }
   manifest.save(data);
   ASSERT_EQ(run(arguments("a", "--train.tokens 1280")).status, 0);
@@ -326,6 +328,19 @@ TEST_F(Training, GoesOnWithTheSameDataOnly) {
   const Ended other = run(resume);
   EXPECT_EQ(other.status, 1);
   EXPECT_THAT(other.output, AllOf(HasSubstr("is not what"), HasSubstr("manifest.json")));
+
+  // Other shards than those that it was prepared as are other data.
+  manifest.save(data);
+  const fs::path added = data / "t_train_000008.bin";
+  fs::copy_file(data / manifest.shards.front().file, added);
+  EXPECT_THAT(run(resume).output, AllOf(HasSubstr(added.string() + " is not among the shards")));
+  fs::remove(added);
+  const fs::path changed = data / manifest.shards.front().file;
+  const std::string prepared = read_file(changed);
+  write_bytes(changed, shard_bytes(std::vector<std::uint16_t>(900, 3)));
+  EXPECT_THAT(run(resume).output, HasSubstr(changed.string() + " has 900 tokens, where"));
+  write_bytes(changed, prepared);
+  EXPECT_EQ(run(resume).status, 0);
 
   manifest.complete = false;
   manifest.save(data);

@@ -46,6 +46,7 @@ int do_command(CLI::App& app, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  carope::open_closed_streams();
   carope::wait_without_spinning(argv);
   carope::watch_for_interrupts();
   carope::explain_lost_files();

@@ -26,8 +26,9 @@ Context Context::cuda(int index) {
   const auto count = static_cast<int>(cuda::devices().size());
   const std::string trouble = cuda::trouble();
   check<DeviceError>(0 <= index && index < count,
-                     "cuda:{} was asked for, but {} CUDA devices are present{}{}", index, count,
-                     trouble.empty() ? "" : ": ", trouble);
+                     "cuda:{} was asked for, but {} CUDA devices are present{}{}; carope devices "
+                     "lists what there is",
+                     index, count, trouble.empty() ? "" : ": ", trouble);
   Context context({DeviceKind::kCuda, index}, 1);
   context.stream_ = cuda::make_stream(index);
   return context;

@@ -65,7 +65,12 @@ OptionValue parse_value(const std::string& text) {
 /// A value as TOML writes it, in the fewest digits that read as the same number.
 std::string written(const OptionValue& value) {
   if (const auto* text = std::get_if<std::string>(&value)) {
-    return nlohmann::json(*text).dump();  // JSON's escapes are among TOML's
+    // JSON's escapes are among TOML's, which also wants one for the last control character.
+    std::string quoted = nlohmann::json(*text).dump();
+    for (std::size_t at = 0; (at = quoted.find('\x7f', at)) != std::string::npos;) {
+      quoted.replace(at, 1, "\\u007f");
+    }
+    return quoted;
   }
   const std::string digits = to_string(value);
   const bool looks_whole = digits.find_first_not_of("-0123456789") == std::string::npos;

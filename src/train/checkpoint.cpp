@@ -1,6 +1,7 @@
 #include "train/checkpoint.h"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -19,10 +20,53 @@ constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kConfig = "config.toml";
 constexpr const char* kState = "state.json";
 constexpr const char* kMark = "complete";  // written last: without it the rest counts for nothing
-constexpr const char* kPrefix = "step-";
+constexpr std::string_view kPrefix = "step-";
 constexpr const char* kFolder = "checkpoints";
 
 fs::path folder_of(const fs::path& run) { return run / kFolder; }
+
+/// A folder of a checkpoint, which may have been left half written.
+struct StepFolder {
+  std::int64_t step;
+  fs::path path;
+  bool complete;
+};
+
+/// The step that a checkpoint's folder is named after; nothing for other names, such as that of a
+/// copy that a user keeps beside it.
+std::optional<std::int64_t> step_of(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  std::int64_t step = -1;
+  const char* const end = name.data() + name.size();
+  if (!name.starts_with(kPrefix) ||
+      std::from_chars(name.data() + kPrefix.size(), end, step).ptr != end || step < 0) {
+    return std::nullopt;
+  }
+  return step;
+}
+
+/// All that are there, the oldest first. A folder that is there but cannot be read is no empty one.
+std::vector<StepFolder> list_step_folders(const fs::path& run) {
+  const fs::path folder = folder_of(run);
+  std::vector<StepFolder> found;
+  try {
+    if (fs::symlink_status(folder).type() == fs::file_type::not_found) {
+      return {};
+    }
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (const auto step = step_of(entry.path()); step && entry.is_directory()) {
+        found.push_back({*step, entry.path(), fs::exists(entry.path() / kMark)});
+      }
+    }
+  } catch (const fs::filesystem_error& error) {
+    throw FileError(fmt::format(
+        "the checkpoints in {} cannot be read: {}; make the folder readable, or name another run",
+        folder.string(), error.code().message()));
+  }
+  std::sort(found.begin(), found.end(),
+            [](const StepFolder& a, const StepFolder& b) { return a.step < b.step; });
+  return found;
+}
 
 std::string first_moment_of(const std::string& parameter) { return parameter + ".first_moment"; }
 std::string second_moment_of(const std::string& parameter) { return parameter + ".second_moment"; }
@@ -92,13 +136,17 @@ void save_moments(const fs::path& path, const Trained& trained) {
   writer.commit();
 }
 
+/// Keeps the newest, and nothing that was left half written before them.
 void remove_old(const fs::path& run, std::int64_t keep) {
-  const auto checkpoints = list_checkpoints(run);
-  const auto count = static_cast<std::int64_t>(checkpoints.size());
-  for (std::int64_t i = 0; i + keep < count; ++i) {
-    const fs::path& old = checkpoints[static_cast<std::size_t>(i)];
-    fs::remove(old / kMark);  // first, so that half of it is never taken for a whole
-    fs::remove_all(old);
+  const std::vector<StepFolder> folders = list_step_folders(run);
+  std::int64_t newer = 0;
+  for (auto folder = folders.rbegin(); folder != folders.rend(); ++folder) {
+    if (folder->complete && newer < keep) {
+      ++newer;
+    } else if (newer > 0) {
+      fs::remove(folder->path / kMark);  // first, so that half of it is never taken for a whole
+      fs::remove_all(folder->path);
+    }
   }
 }
 
@@ -123,9 +171,8 @@ bool is_same(const OptionValue& a, const OptionValue& b) {
 std::string remedy_without(const fs::path& checkpoint) {
   const fs::path run = checkpoint.parent_path().parent_path();
   std::vector<fs::path> older = list_checkpoints(run);
-  std::erase_if(older, [&](const fs::path& other) {
-    return other.filename().string() >= checkpoint.filename().string();
-  });
+  std::erase_if(older,
+                [&](const fs::path& other) { return step_of(other) >= step_of(checkpoint); });
   return older.empty()
              ? fmt::format(
                    "if it cannot be put back, begin again in another folder: {} keeps no "
@@ -175,13 +222,11 @@ fs::path save_checkpoint(const fs::path& run, const RunConfig& config, const Tra
 
 std::vector<fs::path> list_checkpoints(const fs::path& run) {
   std::vector<fs::path> checkpoints;
-  std::error_code missing;
-  for (const auto& entry : fs::directory_iterator(folder_of(run), missing)) {
-    if (entry.path().filename().string().starts_with(kPrefix) && fs::exists(entry.path() / kMark)) {
-      checkpoints.push_back(entry.path());
+  for (const StepFolder& folder : list_step_folders(run)) {
+    if (folder.complete) {
+      checkpoints.push_back(folder.path);
     }
   }
-  std::sort(checkpoints.begin(), checkpoints.end());
   return checkpoints;
 }
 
@@ -197,6 +242,7 @@ fs::path find_checkpoint(const fs::path& run_or_checkpoint) {
 }
 
 void require_no_checkpoint(const fs::path& folder) {
+  check<ConfigError>(!folder.empty(), "the run's folder has no name; give --out FOLDER");
   const fs::path whole = fs::absolute(folder / "").lexically_normal().parent_path();
   const fs::path parent = whole.parent_path();
   check<ConfigError>(!fs::exists(whole / kMark),

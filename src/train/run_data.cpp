@@ -1,6 +1,7 @@
 #include "train/run_data.h"
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -66,11 +67,25 @@ void require_data(const RunConfig& config) {
                      "data.path = {} is not complete: carope data prepare was stopped before its "
                      "end; run it again as before, and it goes on",
                      path);
+  std::set<std::string> named;
   for (const Manifest::Output& shard : manifest->shards) {
-    check<FileError>(std::filesystem::exists(std::filesystem::path(path) / shard.file),
-                     "{}/{} is missing, which manifest.json names; bring it back, or prepare the "
-                     "data again with carope data prepare",
-                     path, shard.file);
+    const std::filesystem::path file = std::filesystem::path(path) / shard.file;
+    check<FileError>(std::filesystem::exists(file),
+                     "{} is missing, which manifest.json names; bring it back, or prepare the data "
+                     "again with carope data prepare",
+                     file.string());
+    const std::size_t tokens = Shard(file).tokens().size();
+    check<FileError>(static_cast<std::int64_t>(tokens) == shard.tokens,
+                     "{} has {} tokens, where manifest.json says {}; bring back the one that was "
+                     "prepared, or prepare the data again with carope data prepare",
+                     file.string(), tokens, shard.tokens);
+    named.insert(shard.file);
+  }
+  for (const std::filesystem::path& file : list_shards(path)) {
+    check<FileError>(named.contains(file.filename().string()),
+                     "{} is not among the shards that manifest.json names; move it elsewhere, or "
+                     "remove manifest.json if all of them are meant",
+                     file.string());
   }
 }
 

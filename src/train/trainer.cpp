@@ -107,7 +107,12 @@ Trainer::Trainer(Context& ctx, Communicator& ranks, const RunConfig& config,
   }
   if (options.resume) {
     require_same_data(folder_, config_.data.path);
-    state_ = load_checkpoint(find_checkpoint(folder_), trained());
+    const std::filesystem::path checkpoint = find_checkpoint(folder_);
+    state_ = load_checkpoint(checkpoint, trained());
+    check<FileError>(0 <= state_.step && state_.step <= steps(),
+                     "{} says that it is of step {} of {}, which no run reaches; delete it, and "
+                     "the run goes on from the checkpoint before it",
+                     checkpoint.string(), state_.step, steps());
     saved_step_ = state_.step;
   } else {
     begin();
@@ -140,23 +145,28 @@ bool Trainer::run(const TrainObserver& observer, const std::atomic<bool>& stop) 
     ranks_.sum({&asked, 1});
     return asked > 0.0;
   };
+  const auto last = [&] { return state_.step == steps(); };
   while (state_.step < steps() && !stopped()) {
-    const StepMetrics metrics = step();
-    check_health(metrics, observer);
-    if (first()) {
-      log_->add(metrics);
-      observer.step(metrics);
-    }
-    const bool last = state_.step == steps();
-    if (last || due(config_.train.validate_every)) {
-      const ValidationMetrics validation{state_.step, state_.tokens, validate()};
-      check_health(validation, observer);
+    try {
+      const StepMetrics metrics = step();
+      check_health(metrics, observer);
       if (first()) {
-        log_->add(validation);
-        observer.validation(validation);
+        log_->add(metrics);
+        observer.step(metrics);
       }
+      if (last() || due(config_.train.validate_every)) {
+        const ValidationMetrics validation{state_.step, state_.tokens, validate()};
+        check_health(validation, observer);
+        if (first()) {
+          log_->add(validation);
+          observer.validation(validation);
+        }
+      }
+    } catch (const FileError&) {
+      save_if_possible(observer);
+      throw;
     }
-    if (last || due(config_.train.checkpoint_every)) {
+    if (last() || due(config_.train.checkpoint_every)) {
       save(observer);
     }
   }
@@ -257,6 +267,16 @@ double Trainer::validate() {
         ctx_, device_batch_.upload(ctx_, batch_of(batch), config_.model.vocabulary), activations_));
   }
   return sum_of_dealt(ranks_.gather(losses), ranks_.size()) / static_cast<double>(batches);
+}
+
+void Trainer::save_if_possible(const TrainObserver& observer) {
+  if (ranks_.size() > 1 || saved_step_ == state_.step) {
+    return;
+  }
+  try {
+    save(observer);
+  } catch (const Error&) {  // of a full disk, say: the user is told what went wrong first
+  }
 }
 
 void Trainer::save(const TrainObserver& observer) {

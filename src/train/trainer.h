@@ -67,6 +67,9 @@ class Trainer {
   double read_loss();
   double validate();
   void save(const TrainObserver& observer);
+  /// Where data cannot be read: what was learned until then is kept. Other ranks know of nothing,
+  /// so several save nothing.
+  void save_if_possible(const TrainObserver& observer);
   void check_health(const StepMetrics& metrics, const TrainObserver& observer);
   void check_health(const ValidationMetrics& metrics, const TrainObserver& observer);
   /// Keeps the state of a run that went wrong, and throws what is the matter with it.
