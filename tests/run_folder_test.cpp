@@ -130,6 +130,25 @@ TEST_F(RunFolder, CanBeNamedByAnyBytesOfUtf8) {
   EXPECT_EQ(again.status, 0) << again.output;
 }
 
+TEST_F(RunFolder, RefusesDataWhoseNameCannotBeKept) {
+  const fs::path data = folder_ / "d\xff";
+  fs::rename(folder_ / "data", data);
+  const Ended ended = run("train --out '" + run_folder().string() + "' " + small_training(data));
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_THAT(ended.output, HasSubstr("is not UTF-8, in which settings are kept"));
+}
+
+TEST_F(RunFolder, IsScoredWhateverItsName) {
+  ASSERT_EQ(run(train()).status, 0);
+  const fs::path odd = folder_ / "a\xff";
+  fs::rename(run_folder(), odd);
+  const fs::path scores = folder_ / "scores.json";
+  const Ended ended =
+      run("eval '" + odd.string() + "' --lengths 16 --json '" + scores.string() + "'");
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  EXPECT_THAT(read_file(scores), HasSubstr("step-00000020"));
+}
+
 /// Otherwise what is told would go to the first file that the program opens.
 TEST_F(RunFolder, HasOnlyItsOwnLinesWhereThereAreNoStandardStreams) {
   int status = -1;

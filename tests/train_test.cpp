@@ -124,7 +124,8 @@ TEST_F(Training, GoesOnBitForBitAfterItWasKilled) {
 }
 
 TEST_F(Training, SavesAndReturns130WhenInterrupted) {
-  for (const auto& [name, signal] : {std::pair{"int", SIGINT}, {"term", SIGTERM}}) {
+  for (const auto& [name, signal] :
+       {std::pair{"int", SIGINT}, {"term", SIGTERM}, {"hangup", SIGHUP}}) {
     const pid_t child =
         start(arguments(name, "--train.tokens 12800000 --train.checkpoint_every 0"));
     while (lines_of(name) < 3) {
@@ -138,6 +139,18 @@ TEST_F(Training, SavesAndReturns130WhenInterrupted) {
     EXPECT_EQ(find_checkpoint(folder_ / name).filename().string(),
               fmt::format("step-{:08}", metrics(name).back()["step"].get<int>()));
   }
+}
+
+TEST_F(Training, GoesOnAfterAHangupThatItWasToldToIgnore) {
+  std::signal(SIGHUP, SIG_IGN);  // as nohup does
+  const pid_t child = start(arguments("a"));
+  std::signal(SIGHUP, SIG_DFL);
+  while (lines_of("a") < 3) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  kill(child, SIGHUP);
+  EXPECT_EQ(wait_for(child), 0);
+  EXPECT_EQ(metrics("a").back()["step"], 100);
 }
 
 TEST_F(Training, EndsInOrderHoweverOftenItIsTerminated) {

@@ -10,12 +10,16 @@ namespace {
 std::atomic<bool> polite = false;  // somebody listens
 std::atomic<bool> speaking = true;
 std::atomic<bool> interrupted = false;
+std::atomic<bool> hears_hangups = false;  // or was told not to, by nohup
 
 sigset_t interrupts() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);  // of schedulers, and of mpirun when a rank has ended
+  if (hears_hangups) {
+    sigaddset(&signals, SIGHUP);  // of a terminal that is gone
+  }
   return signals;
 }
 
@@ -29,7 +33,7 @@ void end_at_once(int signal) {
 void watch() {
   const sigset_t signals = interrupts();
   for (int signal = 0; sigwait(&signals, &signal) == 0;) {
-    if (signal == SIGTERM && interrupted) {
+    if (signal != SIGINT && interrupted) {
       continue;  // a launcher's, as another rank has ended: this one is about to, in order
     }
     if (!polite || interrupted.exchange(true)) {
@@ -44,6 +48,9 @@ void watch() {
 }  // namespace
 
 void watch_for_interrupts() {
+  struct sigaction hangup {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  hears_hangups = hangup.sa_handler != SIG_IGN;
   const sigset_t signals = interrupts();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // in all threads to come
   std::thread(watch).detach();

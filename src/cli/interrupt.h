@@ -4,17 +4,19 @@
 
 namespace carope {
 
-/// What a program returns when Ctrl-C or SIGTERM ended it in order, as shells have it for Ctrl-C.
+/// What a program returns when Ctrl-C, SIGTERM or SIGHUP ended it in order, as shells have it for
+/// Ctrl-C.
 inline constexpr int kInterrupted = 130;
 
-/// Lets one thread alone hear of Ctrl-C and SIGTERM. To be called before there are others. A
-/// handler that runs wherever the signal finds the program would write its frame to that thread's
-/// stack, and oneDNN's matrix products let the stack pointer point into the heap.
+/// Lets one thread alone hear of Ctrl-C, of SIGTERM and, unless it is ignored, of SIGHUP. To be
+/// called before there are others. A handler that runs wherever the signal finds the program would
+/// write its frame to that thread's stack, and oneDNN's matrix products let the stack pointer point
+/// into the heap.
 void watch_for_interrupts();
 
-/// While it lives, the first Ctrl-C or SIGTERM asks for an orderly end. A second Ctrl-C ends the
-/// program at once, as the first signal does otherwise; another SIGTERM changes nothing, up to the
-/// program's end. One at a time. Of ranks that get the signal together, one speaks.
+/// While it lives, the first of these signals asks for an orderly end. A second Ctrl-C ends the
+/// program at once, as the first signal does otherwise; another of the others changes nothing, up
+/// to the program's end. One at a time. Of ranks that get the signal together, one speaks.
 class PoliteStop {
  public:
   explicit PoliteStop(bool speaks = true);

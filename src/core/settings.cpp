@@ -62,11 +62,21 @@ OptionValue parse_value(const std::string& text) {
   return text;
 }
 
+std::string quoted_as_json(const std::string& text) {
+  try {
+    return nlohmann::json(text).dump();
+  } catch (const nlohmann::json::exception&) {
+    throw ConfigError(fmt::format(
+        "'{}' is not UTF-8, in which settings are kept; rename what it names, or name a link to it",
+        text));
+  }
+}
+
 /// A value as TOML writes it, in the fewest digits that read as the same number.
 std::string written(const OptionValue& value) {
   if (const auto* text = std::get_if<std::string>(&value)) {
     // JSON's escapes are among TOML's, which also wants one for the last control character.
-    std::string quoted = nlohmann::json(*text).dump();
+    std::string quoted = quoted_as_json(*text);
     for (std::size_t at = 0; (at = quoted.find('\x7f', at)) != std::string::npos;) {
       quoted.replace(at, 1, "\\u007f");
     }

@@ -60,16 +60,21 @@ Json json_of(const Evaluation& evaluation) {
           {"lengths", lengths}};
 }
 
+/// A path that is no UTF-8 is no reason to lose a score.
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 }  // namespace
 
-std::string to_json(const Evaluation& evaluation) { return json_of(evaluation).dump() + "\n"; }
+std::string to_json(const Evaluation& evaluation) { return text_of(json_of(evaluation)); }
 
 std::string to_json(std::span<const Evaluation> evaluations) {
   Json all = Json::array();
   for (const Evaluation& evaluation : evaluations) {
     all.push_back(json_of(evaluation));
   }
-  return all.dump() + "\n";
+  return text_of(all);
 }
 
 }  // namespace carope
