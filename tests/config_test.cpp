@@ -181,8 +181,19 @@ TEST(Models, HaveThePapersRecipe) {
     const RunConfig run = read_run(
         load_settings(std::filesystem::path(CAROPE_SOURCE_DIR) / "configs" / name, run_sections()));
     EXPECT_EQ(run.steps(), 19000);
+    EXPECT_EQ(run.train.batch_tokens, 524288);
     EXPECT_EQ(run.train.warmup_steps, 750);
-    EXPECT_EQ(run.rows_a_step(), 1024);
+    EXPECT_EQ(run.train.learning_rate, 6e-4);
+    EXPECT_EQ(run.train.final_learning_rate, 6e-5);
+    EXPECT_EQ(run.model.length, 512);
+    EXPECT_EQ(run.model.heads, name == "paper-tiny.toml" ? 8 : 12);
+    EXPECT_EQ(run.data.order, Order::kSequential);
+    EXPECT_FALSE(run.data.documents);
+    EXPECT_EQ(run.optimizer.beta1, 0.9);
+    EXPECT_EQ(run.optimizer.beta2, 0.95);
+    EXPECT_EQ(run.optimizer.epsilon, 1e-8);
+    EXPECT_EQ(run.optimizer.decay, 0.1);
+    EXPECT_EQ(run.optimizer.clip, 1.0);
     EXPECT_EQ(parameters_of(name), parameters_of("gpt" + name.substr(5)));
   }
 }

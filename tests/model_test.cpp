@@ -261,5 +261,22 @@ TEST(ParametersInMemory, BeginWhereEveryKernelCanReadThem) {
   }
 }
 
+/// A decayed gate is pulled towards RoPE, which is an option; its bias, which makes it RoPE, never
+/// is.
+TEST(Model, DecaysTheGateAsItIsAsked) {
+  for (const bool decay : {true, false}) {
+    const Gpt model({.layers = 1,
+                     .heads = 2,
+                     .width = 8,
+                     .vocabulary = 10,
+                     .length = 4,
+                     .encoding = "carope",
+                     .encoding_options = {{"decay", decay}}});
+    EXPECT_EQ(model.parameter("block.0.position.weight").spec.decay, decay);
+    EXPECT_FALSE(model.parameter("block.0.position.bias").spec.decay);
+    EXPECT_TRUE(model.parameter("block.0.qkv.weight").spec.decay);
+  }
+}
+
 }  // namespace
 }  // namespace carope::test
