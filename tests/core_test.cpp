@@ -6,14 +6,18 @@
 
 #include "core/arena.h"
 #include "core/cuda.h"
+#include "core/json.h"
 #include "core/parallel.h"
 #include "core/random.h"
 #include "support/cuda_contexts.h"
+#include "support/deep_json.h"
 #include "support/errors.h"
 
 namespace carope::test {
 namespace {
 
+using Json = nlohmann::json;
+using testing::AllOf;
 using testing::HasSubstr;
 
 TEST(Tensor, IsAView) {
@@ -210,6 +214,36 @@ TEST(Philox, HasTheRightMoments) {
   EXPECT_NEAR(sum / kCount, 0.0, 0.015);
   EXPECT_NEAR(squares / kCount, 1.0, 0.02);
   EXPECT_NEAR(uniform / kCount, 0.5, 0.005);
+}
+
+TEST(ParseJson, RefusesOnlyWhatNestsTooDeep) {
+  const auto refusal = [](const std::string& text) {
+    return message_of<FileError>([&] { parse_json<Json>(text, "a.json"); });
+  };
+  EXPECT_EQ(refusal(deep_json(64)), "(nothing thrown)");
+  for (const std::string& deep : {deep_json(65), deep_json(), std::string(200'000, '[')}) {
+    EXPECT_THAT(refusal(deep), AllOf(HasSubstr("a.json has lists and objects"),
+                                     HasSubstr("more than 64 deep at byte 64")));
+  }
+  EXPECT_THAT(refusal(R"(["[[\"", )" + deep_json(64) + "]"), HasSubstr("at byte 72"));
+  std::string objects = "0";
+  for (int i = 0; i < 65; ++i) {
+    objects = R"({"a": )" + objects + "}";
+  }
+  EXPECT_THAT(refusal(objects), HasSubstr("more than 64 deep"));
+}
+
+TEST(ParseJson, CountsNoBracketsInTextNorThoseThatAreClosed) {
+  const std::string brackets(1000, '[');
+  const Json text{{"\"" + brackets, "\\" + brackets}};
+  EXPECT_EQ(parse_json<Json>(text.dump(), "a.json"), text);
+  const Json wide(1000, Json::array({Json::object()}));
+  EXPECT_EQ(parse_json<Json>(wide.dump(), "a.json"), wide);
+}
+
+TEST(ParseJson, LeavesToItsCallerWhatIsNoJson) {
+  EXPECT_THROW(parse_json<Json>("[", "a.json"), Json::parse_error);
+  EXPECT_TRUE(parse_json<Json>("[", "a.json", false).is_discarded());
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "report/comparison_table.h"
 #include "report/page.h"
 #include "report/text.h"
+#include "support/deep_json.h"
 #include "support/errors.h"
 #include "support/program.h"
 #include "support/reports.h"
@@ -370,6 +371,20 @@ TEST(Report, BrokenFilesAreNamedWithTheirPlaceAndARemedy) {
   write_run(run, {});
   std::filesystem::remove(run / "run.json");
   EXPECT_THAT(refusal_of(run), HasSubstr("run.json does not exist"));
+}
+
+TEST(Report, FilesThatNestTooDeepAreNamed) {
+  const TemporaryFolder folder;
+  const auto refusal = [&](const std::string& file, const std::string& content) {
+    write_run(folder.path(), {});
+    write_bytes(folder / file, fmt::format(fmt::runtime(content), deep_json()));
+    EXPECT_THAT(refusal_of(folder.path()),
+                AllOf(HasSubstr((folder / file).string()), HasSubstr("more than 64 deep")));
+    std::filesystem::remove(folder / file);
+  };
+  refusal("run.json", R"({{"version": "0.1.0", "seed": 1, "data_manifest_sha256": {}}})");
+  refusal("evaluation.json", R"({{"lengths": [{{"length": 64, "positions": {}}}]}})");
+  refusal("metrics.jsonl", R"({{"tokens": 1, "validation_loss": {}}})");
 }
 
 TEST(Report, TheProgramReportsOnAnExperiment) {

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "support/deep_json.h"
 #include "support/errors.h"
 #include "support/folder.h"
 
@@ -104,6 +105,9 @@ TEST(Safetensors, AreRefusedWhereTheyAreDamaged) {
               HasSubstr("5 dimensions"));
   EXPECT_THAT(entry(R"({"dtype":"F32","shape":[4611686018427387904,8],"data_offsets":[0,8]})"),
               HasSubstr("not possible"));
+  EXPECT_THAT(
+      entry(fmt::format(R"({{"dtype":"F32","shape":{},"data_offsets":[0,8]}})", deep_json())),
+      HasSubstr("more than 64 deep"));
 }
 
 }  // namespace

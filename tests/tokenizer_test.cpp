@@ -13,6 +13,7 @@
 #include "core/hash.h"
 #include "data/corpus/corpus.h"
 #include "data/tokenizer/encoder.h"
+#include "support/deep_json.h"
 #include "support/folder.h"
 
 namespace carope::test {
@@ -359,6 +360,15 @@ TEST(TokenizerFiles, AreRefusedWhereTheyWouldSplitTextInAnotherWay) {
   EXPECT_THAT(changed([](Json& file) { file["model"].erase("merges"); }), HasSubstr("merges"));
   EXPECT_THAT(changed([](Json& file) { file["added_tokens"][0]["id"] = 1e300; }),
               HasSubstr("the id of '<|endoftext|>' is not a number"));
+}
+
+TEST(TokenizerFiles, AreRefusedWhereTheyNestTooDeep) {
+  for (const char* key : {"normalizer", "pre_tokenizer"}) {
+    EXPECT_THAT(
+        refusal("tokenizer.json", fmt::format(R"({{"model": {{}}, "{}": {}}})", key, deep_json())),
+        HasSubstr("more than 64 deep"))
+        << key;
+  }
 }
 
 TEST(TokenizerFiles, AreRefusedWhereTwoSpecialTokensHaveOneId) {

@@ -18,6 +18,7 @@
 #include "model/gpt.h"
 #include "support/child.h"
 #include "support/cuda_contexts.h"
+#include "support/deep_json.h"
 #include "support/folder.h"
 #include "support/program.h"
 #include "support/shard_files.h"
@@ -362,6 +363,18 @@ TEST_F(Training, GoesOnWithTheSameDataOnly) {
   manifest.shards.push_back({.file = "t_train_000009.bin"});
   manifest.save(data);
   EXPECT_THAT(run(arguments("b")).output, HasSubstr("t_train_000009.bin is missing"));
+}
+
+TEST_F(Training, RefusesAFileOfARunThatNestsTooDeep) {
+  Manifest manifest;
+  manifest.complete = true;
+  manifest.save(folder_ / "data");
+  ASSERT_EQ(run(arguments("a", "--train.tokens 1280")).status, 0);
+  const fs::path file = folder_ / "a" / "run.json";
+  write_bytes(file, fmt::format(R"({{"data_manifest_sha256": {}}})", deep_json()));
+  const Ended refused = run("train --resume --out '" + (folder_ / "a").string() + "'");
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.output, AllOf(HasSubstr(file.string()), HasSubstr("more than 64 deep")));
 }
 
 TEST_F(Training, FindsItsDataFromAnyFolder) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/json.h"
 #include "core/memory.h"
 #include "core/options.h"
 
@@ -127,7 +128,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
   const std::size_t data = kLengthBytes + length;
   std::size_t held = 0;
   try {
-    const Json header = Json::parse(text, text + length);
+    const Json header = parse_json<Json>({text, length}, name);
     check<FileError>(header.is_object(), "{}: its header is no object; it is no safetensors file",
                      name);
     for (const auto& [key, entry] : header.items()) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/file.h"
+#include "core/json.h"
 #include "data/loader/token_stream.h"
 #include "data/shards/manifest.h"
 #include "eval/checkpoint_evaluation.h"
@@ -58,7 +59,7 @@ std::vector<std::string> runs_so_far(const fs::path& folder) {
   if (!fs::exists(file)) {
     return {};
   }
-  const Json json = Json::parse(read_file(file), nullptr, false);
+  const Json json = parse_json<Json>(read_file(file), file.string(), false);
   check<FileError>(json.is_object() && json.contains("runs") && json["runs"].is_array(),
                    "{} is not readable; remove it, and name all encodings again", file.string());
   return json["runs"].get<std::vector<std::string>>();
@@ -142,8 +143,9 @@ void require_enough_to_score(const Scoring& scoring, const RunConfig& config) {
 /// Whether a file is the score of a run's end, at all lengths, with intervals as they are asked
 /// for.
 bool is_whole_score(const fs::path& evaluation, const Scoring& scoring, const RunConfig& config) {
-  const Json json =
-      fs::exists(evaluation) ? Json::parse(read_file(evaluation), nullptr, false) : Json();
+  const Json json = fs::exists(evaluation)
+                        ? parse_json<Json>(read_file(evaluation), evaluation.string(), false)
+                        : Json();
   if (!json.is_object() || json.value("step", std::int64_t{-1}) != config.steps() ||
       json.value("resample", "") != to_string(scoring.resample)) {
     return false;

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 
 namespace carope {
 namespace {
@@ -34,7 +35,7 @@ template <class Read>
 void read_json(const std::filesystem::path& path, const char* remedy, const Read& read) {
   const std::string text = read_file(path);
   try {
-    read(Json::parse(text));
+    read(parse_json<Json>(text, path.string()));
   } catch (const Json::exception& error) {
     throw FileError(
         fmt::format("{} cannot be understood: {}; {}", path.string(), error.what(), remedy));
@@ -98,13 +99,13 @@ void read_metrics(RunRecord& run) {
   std::istringstream lines(read_file(path));
   std::int64_t number = 0;
   for (std::string line; std::getline(lines, line);) {
-    ++number;
+    const std::string place = fmt::format("{}:{}", path.string(), ++number);
     try {
-      read_metrics_line(run, Json::parse(line));
+      read_metrics_line(run, parse_json<Json>(line, place));
     } catch (const Json::exception& error) {
       // A program that was killed leaves its last line unfinished: that is no damage.
-      check<FileError>(lines.eof(), "{}:{} cannot be understood: {}; remove the line",
-                       path.string(), number, error.what());
+      check<FileError>(lines.eof(), "{} cannot be understood: {}; remove the line", place,
+                       error.what());
     }
   }
 }

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "core/safetensors.h"
 
 namespace carope {
@@ -187,7 +188,7 @@ std::string remedy_without(const fs::path& checkpoint) {
 SavedState read_state(const fs::path& checkpoint) {
   const fs::path file = checkpoint / kState;
   try {
-    const Json json = Json::parse(read_file(file));
+    const Json json = parse_json<Json>(read_file(file), file.string());
     return {{json.at("step"), json.at("tokens"), json.at("seconds")}, json.at("optimizer_steps")};
   } catch (const Json::exception& error) {
     throw FileError(fmt::format("{} is not readable: {}; use an older checkpoint", file.string(),

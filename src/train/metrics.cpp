@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 
 namespace carope {
 namespace {
@@ -18,7 +19,7 @@ std::string lines_until(const std::filesystem::path& path, std::int64_t step) {
   std::istringstream lines(read_file(path));
   std::string kept;
   for (std::string line; std::getline(lines, line);) {
-    const Json json = Json::parse(line, nullptr, false);
+    const Json json = parse_json<Json>(line, path.string(), false);
     if (json.is_object() && json.value("step", step + 1) <= step) {
       kept += line + "\n";
     }

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
+#include "core/json.h"
 #include "data/shards/manifest.h"
 #include "data/shards/shard.h"
 
@@ -34,7 +35,7 @@ LoaderConfig loader_config(const RunConfig& config) {
 std::string begun_with(const std::filesystem::path& run) {
   const std::filesystem::path file = run / "run.json";
   const auto json = std::filesystem::exists(file)
-                        ? nlohmann::json::parse(read_file(file), nullptr, false)
+                        ? parse_json<nlohmann::json>(read_file(file), file.string(), false)
                         : nlohmann::json();
   const auto hash =
       json.is_object() ? json.value("data_manifest_sha256", nlohmann::json()) : nlohmann::json();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/file.h"
+#include "core/json.h"
 #include "core/progress.h"
 
 namespace carope {
@@ -49,7 +50,7 @@ bool is_sha256(const std::string& text) {
 std::vector<Download> parse_listing(const std::string& text, const std::string& url,
                                     const std::string& files_url,
                                     const std::filesystem::path& folder) {
-  const json listing = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json listing = parse_json<json>(text, "the listing " + url, /*allow_exceptions=*/false);
   check<DownloadError>(listing.is_array(),
                        "the listing {} is not a JSON array but begins with '{}'; {}", url,
                        text.substr(0, 60), kCheckEndpoint);

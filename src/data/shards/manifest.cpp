@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 
 namespace carope {
 namespace {
@@ -116,7 +117,7 @@ std::optional<Manifest> Manifest::load(const std::filesystem::path& folder) {
     return std::nullopt;
   }
   try {
-    const Json file = Json::parse(read_file(path));
+    const Json file = parse_json<Json>(read_file(path), path.string());
     const int version = file.at("version");
     check<FileError>(version == kVersion,
                      "{} has version {}, this program reads {}; prepare the data again",

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
+#include "core/json.h"
 #include "data/tokenizer/byte_alphabet.h"
 
 namespace carope {
@@ -19,9 +20,9 @@ using Json = nlohmann::json;
 constexpr const char* kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-Json parse_json(const TokenizerFile& file) {
+Json parse_file(const TokenizerFile& file) {
   try {
-    return Json::parse(file.content);
+    return parse_json<Json>(file.content, file.name);
   } catch (const Json::exception& error) {
     throw FileError(
         fmt::format("{} is not readable JSON: {}; get it again", file.name, error.what()));
@@ -195,7 +196,7 @@ std::optional<std::string> from_base64(std::string_view text) {
 
 TokenizerDefinition parse_gpt2(const TokenizerFile& merges, const TokenizerFile& vocabulary) {
   Collector collector(merges.name);
-  const Json tokens = parse_json(vocabulary);
+  const Json tokens = parse_file(vocabulary);
   add_vocabulary(collector, tokens, vocabulary.name,
                  [](const std::string& text) { return text == kEndOfText; });
   if (const auto special = tokens.find(std::string(kEndOfText)); special != tokens.end()) {
@@ -211,7 +212,7 @@ TokenizerDefinition parse_gpt2(const TokenizerFile& merges, const TokenizerFile&
 
 TokenizerDefinition parse_hugging_face(const TokenizerFile& source) {
   const std::string& name = source.name;
-  const Json file = parse_json(source);
+  const Json file = parse_file(source);
   Collector collector(name);
   try {
     const Json& model = file.at("model");
