@@ -371,6 +371,34 @@ TEST(TokenizerFiles, AreRefusedWhereTheyNestTooDeep) {
   }
 }
 
+TEST(TokenizerFiles, AreRefusedWhereMergesAreMissing) {
+  const std::string encoder = read_file(kSmall + "/pair/encoder.json");
+  const std::string merges = read_file(kSmall + "/pair/vocab.bpe");
+  const auto loaded = [&](const std::string& kept) {
+    return refusal("vocab.bpe", kept, "encoder.json", encoder);
+  };
+  EXPECT_EQ(loaded(merges), "");
+  const std::size_t first = merges.find('\n') + 1;
+  for (const std::string& kept :
+       {std::string(), merges.substr(0, first), merges.substr(merges.find('\n', first) + 1),
+        merges.substr(0, merges.find('\n', merges.size() / 2) + 1),
+        merges.substr(0, merges.rfind('\n', merges.size() - 2) + 1)}) {
+    EXPECT_THAT(loaded(kept), AllOf(HasSubstr("vocab.bpe is incomplete"),
+                                    HasSubstr("carope tokenizer fetch gpt2")))
+        << kept.size() << " bytes";
+  }
+}
+
+TEST(TokenizerFiles, MayNameSpecialTokensThatNothingMergesInto) {
+  Json encoder = Json::parse(read_file(kSmall + "/pair/encoder.json"));
+  for (const char* special : {"<s>", "</s>", "<pad>", "<|im_start|>"}) {
+    encoder[special] = encoder.size();
+  }
+  EXPECT_EQ(
+      refusal("vocab.bpe", read_file(kSmall + "/pair/vocab.bpe"), "encoder.json", encoder.dump()),
+      "");
+}
+
 TEST(TokenizerFiles, AreRefusedWhereTwoSpecialTokensHaveOneId) {
   Json file = Json::parse(read_file(kSmall + "/tokenizer.json"));
   Json another = file["added_tokens"][0];

@@ -20,6 +20,9 @@ using Json = nlohmann::json;
 constexpr const char* kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
+/// Every cut of a token may be looked up, which takes time as the square of its length.
+constexpr std::size_t kLongestToken = 4096;
+
 Json parse_file(const TokenizerFile& file) {
   try {
     return parse_json<Json>(file.content, file.name);
@@ -85,6 +88,23 @@ class Collector {
         {first, second, result->second, static_cast<std::uint32_t>(definition.merges.size())});
   }
 
+  /// Refuses a list of merges that was cut off. A token that is no two tokens of the vocabulary
+  /// never came from a merge: it is a special one, of which the files of some models name many.
+  void check_merges_are_complete() const {
+    std::vector<bool> made(definition.tokens.size());
+    for (const Merge& merge : definition.merges) {
+      made[merge.result] = true;
+    }
+    for (std::size_t id = 0; id < made.size(); ++id) {
+      if (!made[id] && is_two_tokens(definition.tokens[id])) {
+        throw FileError(fmt::format(
+            "{} is incomplete: it has {} merges, but none makes token {} of the vocabulary, '{}'; "
+            "get it again, GPT-2's with carope tokenizer fetch gpt2",
+            name_, definition.merges.size(), id, to_alphabet(definition.tokens[id])));
+      }
+    }
+  }
+
   std::optional<TokenId> find(const std::string& bytes) const {
     const auto found = ids_.find(bytes);
     return found == ids_.end() ? std::nullopt : std::optional(found->second);
@@ -96,6 +116,15 @@ class Collector {
                      "{}: '{}' has id {}; token shards have 16 bits a token, so ids go up to {}. "
                      "Use a tokenizer with a smaller vocabulary, such as GPT-2's",
                      name_, shown, id, kLargestVocabulary - 1);
+  }
+
+  bool is_two_tokens(const std::string& bytes) const {
+    for (std::size_t cut = 1; cut < bytes.size() && bytes.size() <= kLongestToken; ++cut) {
+      if (find(bytes.substr(0, cut)) && find(bytes.substr(cut))) {
+        return true;
+      }
+    }
+    return false;
   }
 
   TokenId id_of(std::string_view text, const std::string& place) const {
@@ -207,6 +236,7 @@ TokenizerDefinition parse_gpt2(const TokenizerFile& merges, const TokenizerFile&
       add_merge_line(collector, line, fmt::format("line {}", number), merges.name);
     }
   });
+  collector.check_merges_are_complete();
   return std::move(collector.definition);
 }
 
@@ -274,8 +304,6 @@ TokenizerDefinition parse_tiktoken(const TokenizerFile& file) {
                          parsed.ptr == digits.data() + digits.size(),
                      "{}, line {}: '{}' is not a token in base64 and its rank; get the file again",
                      file.name, number, line);
-    // Every cut of every token is looked up below.
-    constexpr std::size_t kLongestToken = 4096;
     check<FileError>(bytes->size() <= kLongestToken,
                      "{}, line {}: a token of {} bytes is too long, {} are possible; get the file "
                      "again",
