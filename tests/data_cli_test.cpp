@@ -279,6 +279,17 @@ TEST_F(TokenizerCli, ComplainsOfMissingFilesAndTokenizers) {
                     HasSubstr("tokenizer.json")));
 }
 
+TEST_F(TokenizerCli, ComplainsOfStandardInputThatCannotBeRead) {
+  for (const char* command : {"encode", "decode"}) {
+    const Ended of_a_folder = tokenizer(command, "< " + in_quotes(folder_.path()));
+    EXPECT_EQ(of_a_folder.status, 1) << command;
+    EXPECT_THAT(of_a_folder.output, HasSubstr("standard input could not be read: Is a directory"));
+    const Ended closed = tokenizer(command, "<&-");
+    EXPECT_EQ(closed.status, 1) << command;
+    EXPECT_THAT(closed.output, HasSubstr("standard input could not be read: Bad file descriptor"));
+  }
+}
+
 TEST_F(TokenizerCli, TakesNoFetchThatWasCutOffForATokenizer) {
   const fs::path fetched = folder_ / "tokenizers" / "gpt2";
   fs::create_directories(fetched);

@@ -362,6 +362,10 @@ TEST_F(GenerateCommand, RefusesWhatItCannotDo) {
   train("a", "--train.tokens 256 --position.encoding learnable");
   EXPECT_THAT(refusal("--prompt x --prompt-file y"), HasSubstr("--prompt excludes --prompt-file"));
   EXPECT_THAT(refusal("--prompt-file nowhere.txt"), HasSubstr("nowhere.txt"));
+  EXPECT_THAT(refusal("--prompt - < '" + folder_.path().string() + "'"),
+              HasSubstr("standard input could not be read: Is a directory"));
+  EXPECT_THAT(refusal("--prompt - <&-"),
+              HasSubstr("standard input could not be read: Bad file descriptor"));
   EXPECT_THAT(refusal("--prompt x --tokens 31"),
               AllOf(HasSubstr("the prompt has 2 tokens and 31 more"), HasSubstr("'learnable'"),
                     HasSubstr("at most 30 new tokens"), Not(HasSubstr("continuation"))));

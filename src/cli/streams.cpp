@@ -3,11 +3,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <iostream>
-#include <iterator>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -31,7 +30,17 @@ std::string read_input(const std::string& file) {
   if (!file.empty()) {
     return read_file(file);
   }
-  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  std::string content;
+  std::array<char, 1 << 16> buffer{};
+  std::size_t count = 0;
+  while ((count = std::fread(buffer.data(), 1, buffer.size(), stdin)) > 0) {
+    content.append(buffer.data(), count);
+  }
+  check<FileError>(
+      std::ferror(stdin) == 0,
+      "standard input could not be read: {}; lead a file or a pipe to it, or name a file",
+      std::strerror(errno));
+  return content;
 }
 
 void open_closed_streams() {
