@@ -110,5 +110,29 @@ TEST(Safetensors, AreRefusedWhereTheyAreDamaged) {
       HasSubstr("more than 64 deep"));
 }
 
+TEST(Safetensors, AreRefusedWhereTensorsShareBytes) {
+  const TemporaryFolder folder;
+  const auto opened = [&](const std::string& x, const std::string& y, const std::string& empty) {
+    const auto tensor = [](const char* name, int values, const std::string& place) {
+      return fmt::format(R"("{}":{{"dtype":"F32","shape":[{}],"data_offsets":[{}]}})", name, values,
+                         place);
+    };
+    const auto path =
+        write_bytes(folder / "a", file_bytes("{" + tensor("x", 2, x) + "," + tensor("y", 2, y) +
+                                                 "," + tensor("none", 0, empty) + "}",
+                                             "12345678abcdefgh"));
+    return message_of<FileError>([&] { SafetensorsFile file(path); });
+  };
+  EXPECT_THAT(opened("0,8", "0,8", "16,16"),
+              AllOf(HasSubstr((folder / "a").string()), HasSubstr("'x'"), HasSubstr("'y'"),
+                    HasSubstr("share bytes")));
+  EXPECT_THAT(opened("4,12", "0,8", "0,0"), HasSubstr("'y' and 'x' share bytes"));
+  // In any order, and with a tensor of nothing anywhere between the others.
+  for (const char* place : {"0,0", "8,8", "16,16"}) {
+    EXPECT_EQ(opened("0,8", "8,16", place), "(nothing thrown)");
+    EXPECT_EQ(opened("8,16", "0,8", place), "(nothing thrown)");
+  }
+}
+
 }  // namespace
 }  // namespace carope::test

@@ -1,7 +1,9 @@
 #include "core/safetensors.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <compare>
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -75,6 +77,24 @@ TensorSpec parse_spec(const Json& entry, const std::string& path, const std::str
                   path, name, dtype));
 }
 
+/// Where a tensor with elements lies.
+struct Place {
+  std::uint64_t begin, end;
+  std::string name;
+  auto operator<=>(const Place&) const = default;
+};
+
+/// Refuses tensors of which one begins before another has ended.
+void require_apart(std::vector<Place> places, const std::string& path) {
+  std::sort(places.begin(), places.end());
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    check<FileError>(places[i - 1].end <= places[i].begin,
+                     "{}: tensors '{}' and '{}' share bytes {} to {}; the file was damaged", path,
+                     places[i - 1].name, places[i].name, places[i].begin,
+                     std::min(places[i - 1].end, places[i].end));
+  }
+}
+
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
@@ -127,6 +147,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
   const auto* text = reinterpret_cast<const char*>(bytes.data()) + kLengthBytes;
   const std::size_t data = kLengthBytes + length;
   std::size_t held = 0;
+  std::vector<Place> places;
   try {
     const Json header = parse_json<Json>({text, length}, name);
     check<FileError>(header.is_object(), "{}: its header is no object; it is no safetensors file",
@@ -148,6 +169,9 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
                        "cut off or damaged",
                        name, key, spec.shape, begin, end, bytes.size() - data);
       entries_[key] = {spec, data + begin};
+      if (begin < end) {
+        places.push_back({begin, end, key});
+      }
       held += spec.bytes();
     }
   } catch (const Json::exception& error) {
@@ -158,6 +182,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
   } catch (const ShapeError& error) {
     throw FileError(fmt::format("{}: {}; the file was damaged", name, error.what()));
   }
+  require_apart(std::move(places), name);
   check<FileError>(held == bytes.size() - data,
                    "{} has {} bytes of tensors, its header speaks of {}; it was cut off or damaged",
                    name, bytes.size() - data, held);
