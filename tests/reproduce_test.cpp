@@ -106,6 +106,24 @@ TEST_F(Reproduce, TrainsScoresAndReportsEveryEncodingOnce) {
   EXPECT_EQ(results("a")["runs"].size(), 7U);
 }
 
+TEST_F(Reproduce, MakesAScoreThatIsNoneAgain) {
+  const std::string rope = "--encodings rope --lengths 16";
+  ASSERT_EQ(run(arguments("a", rope)).status, 0);
+  const Json before = results("a");
+  const fs::path score = folder_ / "a" / "rope-seed1" / "evaluation.json";
+  for (const char* other : {R"({"step": "x"})", R"({"step": 40, "resample": 1})", "[]", "{"}) {
+    write_bytes(score, other);
+    const Ended again = run(arguments("a", rope));
+    EXPECT_EQ(again.status, 0) << other << again.output;
+    EXPECT_EQ(results("a"), before) << other;
+  }
+  for (const char* other : {R"({"runs": [5]})", "[]", "{"}) {
+    write_bytes(folder_ / "a" / "experiment.json", other);
+    EXPECT_THAT(run(arguments("a", rope)).output,
+                HasSubstr("experiment.json is not readable; remove it"));
+  }
+}
+
 TEST_F(Reproduce, GoesOnWhereItWasKilled) {
   const std::string two = "--encodings carope,sinusoidal";
   ASSERT_EQ(run(arguments("whole", two)).status, 0);

@@ -120,6 +120,16 @@ TEST_F(RunFolder, RefusesAStepThatNoRunReaches) {
   }
 }
 
+TEST_F(RunFolder, GoesOnWithoutLinesThatAreNoMetrics) {
+  ASSERT_EQ(run(train("--train.tokens 1280")).status, 0);
+  const fs::path file = run_folder() / "metrics.jsonl";
+  const std::string metrics = read_file(file);
+  write_bytes(file, metrics + "{\"step\":\"x\"}\n{\"step\":null}\n[1]\n{\"st");
+  const Ended ended = run(resume());
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  EXPECT_EQ(read_file(file), metrics);
+}
+
 TEST_F(RunFolder, CanBeNamedByAnyBytesOfUtf8) {
   const fs::path data = folder_ / "d\x7f\"\\ä";
   fs::rename(folder_ / "data", data);

@@ -60,9 +60,12 @@ std::vector<std::string> runs_so_far(const fs::path& folder) {
     return {};
   }
   const Json json = parse_json<Json>(read_file(file), file.string(), false);
-  check<FileError>(json.is_object() && json.contains("runs") && json["runs"].is_array(),
-                   "{} is not readable; remove it, and name all encodings again", file.string());
-  return json["runs"].get<std::vector<std::string>>();
+  try {
+    return json.at("runs").get<std::vector<std::string>>();
+  } catch (const Json::exception&) {
+    throw FileError(
+        fmt::format("{} is not readable; remove it, and name all encodings again", file.string()));
+  }
 }
 
 /// Says what the folder holds, for those who read it later. Runs of earlier calls stay part of it.
@@ -142,7 +145,8 @@ void require_enough_to_score(const Scoring& scoring, const RunConfig& config) {
 
 /// Whether a file is the score of a run's end, at all lengths, with intervals as they are asked
 /// for.
-bool is_whole_score(const fs::path& evaluation, const Scoring& scoring, const RunConfig& config) {
+bool is_whole_score(const fs::path& evaluation, const Scoring& scoring,
+                    const RunConfig& config) try {
   const Json json = fs::exists(evaluation)
                         ? parse_json<Json>(read_file(evaluation), evaluation.string(), false)
                         : Json();
@@ -157,6 +161,8 @@ bool is_whole_score(const fs::path& evaluation, const Scoring& scoring, const Ru
   const std::vector<std::int64_t> lengths = lengths_of(scoring, config);
   return std::all_of(lengths.begin(), lengths.end(),
                      [&](std::int64_t length) { return scored.contains(length); });
+} catch (const Json::exception&) {  // it is made again
+  return false;
 }
 
 /// Whether everything of a run is there.

@@ -20,7 +20,8 @@ std::string lines_until(const std::filesystem::path& path, std::int64_t step) {
   std::string kept;
   for (std::string line; std::getline(lines, line);) {
     const Json json = parse_json<Json>(line, path.string(), false);
-    if (json.is_object() && json.value("step", step + 1) <= step) {
+    const auto of = json.find("step");
+    if (json.is_object() && of != json.end() && of->is_number_integer() && *of <= step) {
       kept += line + "\n";
     }
   }
