@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "core/file.h"
-#include "support/child.h"
+#include "support/deep_json.h"
 #include "support/folder.h"
 #include "support/program.h"
 #include "support/shard_files.h"
@@ -118,6 +118,16 @@ TEST_F(RunFolder, RefusesAStepThatNoRunReaches) {
     EXPECT_EQ(ended.status, 1);
     EXPECT_THAT(ended.output, HasSubstr(fmt::format("it is of step {} of 20", step)));
   }
+}
+
+TEST_F(RunFolder, RefusesAFileThatNestsTooDeep) {
+  manifest_of(folder_ / "data").save(folder_ / "data");
+  ASSERT_EQ(run(train("--train.tokens 1280")).status, 0);
+  const fs::path file = run_folder() / "run.json";
+  write_bytes(file, fmt::format(R"({{"data_manifest_sha256": {}}})", deep_json()));
+  const Ended refused = run(resume());
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.output, AllOf(HasSubstr(file.string()), HasSubstr("more than 64 deep")));
 }
 
 TEST_F(RunFolder, GoesOnWithoutLinesThatAreNoMetrics) {

@@ -13,12 +13,9 @@
 
 #include "core/file.h"
 #include "core/random.h"
-#include "data/shards/manifest.h"
-#include "data/shards/shard.h"
 #include "model/gpt.h"
 #include "support/child.h"
 #include "support/cuda_contexts.h"
-#include "support/deep_json.h"
 #include "support/folder.h"
 #include "support/program.h"
 #include "support/shard_files.h"
@@ -317,12 +314,7 @@ TEST_F(Training, StopsWhenTheLossExplodes) {
 
 TEST_F(Training, GoesOnWithTheSameDataOnly) {
   const fs::path data = folder_ / "data";
-  Manifest manifest;
-  manifest.complete = true;
-  for (const auto& entry : fs::directory_iterator(data)) {
-    const auto tokens = static_cast<std::int64_t>(Shard(entry.path()).tokens().size());
-    manifest.shards.push_back({.file = entry.path().filename().string(), .tokens = tokens});
-  }
+  Manifest manifest = manifest_of(data);
   manifest.save(data);
   ASSERT_EQ(run(arguments("a", "--train.tokens 1280")).status, 0);
   const std::string resume = "train --resume --out '" + (folder_ / "a").string() + "'";
@@ -363,18 +355,6 @@ TEST_F(Training, GoesOnWithTheSameDataOnly) {
   manifest.shards.push_back({.file = "t_train_000009.bin"});
   manifest.save(data);
   EXPECT_THAT(run(arguments("b")).output, HasSubstr("t_train_000009.bin is missing"));
-}
-
-TEST_F(Training, RefusesAFileOfARunThatNestsTooDeep) {
-  Manifest manifest;
-  manifest.complete = true;
-  manifest.save(folder_ / "data");
-  ASSERT_EQ(run(arguments("a", "--train.tokens 1280")).status, 0);
-  const fs::path file = folder_ / "a" / "run.json";
-  write_bytes(file, fmt::format(R"({{"data_manifest_sha256": {}}})", deep_json()));
-  const Ended refused = run("train --resume --out '" + (folder_ / "a").string() + "'");
-  EXPECT_EQ(refused.status, 1);
-  EXPECT_THAT(refused.output, AllOf(HasSubstr(file.string()), HasSubstr("more than 64 deep")));
 }
 
 TEST_F(Training, FindsItsDataFromAnyFolder) {

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "data/shards/manifest.h"
 #include "data/shards/shard.h"
 #include "support/compare.h"
 #include "support/errors.h"
@@ -26,14 +25,8 @@ class TrainerTest : public testing::Test {
   TrainerTest() {
     const std::filesystem::path data = folder_ / "data";
     write_training_data(data);
-    Manifest manifest;
-    manifest.complete = true;
+    Manifest manifest = manifest_of(data);
     manifest.end_of_text = kEnd;
-    for (const std::filesystem::path& shard : list_shards(data)) {
-      manifest.shards.push_back(
-          {.file = shard.filename().string(),
-           .tokens = static_cast<std::int64_t>(Shard(shard).tokens().size())});
-    }
     manifest.save(data);
   }
 

@@ -24,6 +24,16 @@ void write_training_data(const std::filesystem::path& folder) {
   }
 }
 
+Manifest manifest_of(const std::filesystem::path& folder) {
+  Manifest manifest;
+  manifest.complete = true;
+  for (const std::filesystem::path& shard : list_shards(folder)) {
+    const auto tokens = static_cast<std::int64_t>(Shard(shard).tokens().size());
+    manifest.shards.push_back({.file = shard.filename().string(), .tokens = tokens});
+  }
+  return manifest;
+}
+
 std::string small_training(const std::filesystem::path& data) {
   return "--data.path '" + data.string() +
          "' --model.vocabulary 50 --model.layers 2 --model.heads 2 --model.width 16 "
