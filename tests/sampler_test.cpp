@@ -74,6 +74,23 @@ TEST(Sampler, DrawsAsOftenAsTheSoftmaxSays) {
   }
 }
 
+TEST(Sampler, DrawsFromEveryBlockOfManyLogits) {
+  // They are summed 64 at a time: weight in the first, the second and the last of four blocks.
+  std::vector<float> logits(200, -60.0F);
+  logits[10] = 1.0F;
+  logits[63] = logits[64] = 0.0F;
+  logits[100] = 1.5F;
+  logits[192] = logits[199] = 0.5F;
+  std::vector<double> weights;
+  for (const float logit : logits) {
+    weights.push_back(std::exp(static_cast<double>(logit)));
+  }
+  // 5 degrees of freedom, as the others have no weight: one seed in a thousand exceeds 20.5.
+  EXPECT_LT(chi_square(frequencies({}, logits, 40000), weights), 20.5);
+  logits[10] = logits[100];
+  EXPECT_THAT(picked({.temperature = 0.0}, logits), ElementsAre(10));
+}
+
 TEST(Sampler, LeavesAPickToTheDeviceWhereThatCanMakeIt) {
   const auto leaves = [](const SamplerConfig& config, std::vector<TokenId> allowed) {
     return Sampler(config, std::move(allowed)).choice().has_value();
@@ -127,6 +144,12 @@ TEST(Sampler, KeepsTheFewestThatHaveTheProbability) {
   EXPECT_THAT(picked({.top_p = 0.69}, logits), ElementsAre(1, 3));
   EXPECT_THAT(picked({.top_p = 0.71}, logits), ElementsAre(1, 2, 3));
   EXPECT_THAT(picked({.top_p = 0.96}, logits), ElementsAre(0, 1, 2, 3, 4));
+  // Half the temperature squares them: 56 % and 32 % for the first two.
+  EXPECT_THAT(picked({.temperature = 0.5, .top_p = 0.55}, logits), ElementsAre(1));
+  EXPECT_THAT(picked({.temperature = 0.5, .top_p = 0.87}, logits), ElementsAre(1, 3));
+  // 1 degree of freedom: one seed in a thousand exceeds 10.8.
+  const auto counts = frequencies({.temperature = 0.5, .top_p = 0.6}, logits, 40000);
+  EXPECT_LT(chi_square(counts, {0.0, 0.16, 0.0, 0.09, 0.0}), 10.8);
   // First the two of 0.4 and 0.3, of which 0.4 is 57 %.
   EXPECT_THAT(picked({.top_k = 2, .top_p = 0.56}, logits), ElementsAre(1));
   EXPECT_THAT(picked({.top_k = 2, .top_p = 0.58}, logits), ElementsAre(1, 3));
