@@ -8,8 +8,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "core/bootstrap.h"
 #include "core/file.h"
 #include "data/shards/manifest.h"
+#include "eval/checkpoint_evaluation.h"
 #include "eval/evaluation_json.h"
 #include "eval/perplexity.h"
 #include "support/compare.h"
@@ -132,6 +134,7 @@ TEST_F(Perplexity, IsTheSameWhenSeveralProtocolsShareTheirWindows) {
     const std::vector<Evaluation> all = measure_perplexity(
         ctx_, *alone, model, {.stream = stream_, .end_of_text = kEndOfText}, config, kAll);
     ASSERT_EQ(all.size(), 3U);
+    EXPECT_EQ(all[0].config.last, 3);  // half of the shortest
     for (std::size_t i = 0; i < all.size(); ++i) {
       SCOPED_TRACE(to_string(kAll[i]));
       EXPECT_EQ(all[i].config.protocol, kAll[i]);
@@ -170,6 +173,24 @@ TEST_F(Perplexity, ScoresTheSameTargetsAtEveryLength) {
   for (const LengthScore& score : got.lengths) {
     EXPECT_EQ(score.tokens, 96) << score.length;
   }
+}
+
+TEST_F(Perplexity, FindsDocumentsFarIntoTheStream) {
+  constexpr std::int64_t kFar = (1 << 20) + 10;  // documents are looked for 2^20 tokens at a time
+  std::vector<std::uint16_t> tokens(kFar + 1000, 1);
+  tokens[100] = tokens[kFar] = kEndOfText;
+  const TokenStream stream({write_bytes(folder_ / "x_val_000001.bin", shard_bytes(tokens))});
+  Gpt model(
+      {.layers = 1, .heads = 1, .width = 2, .vocabulary = 2, .length = 16, .encoding = "none"});
+  model.initialise(1);
+  const EvalConfig config{.lengths = {16}, .resample = Resample::kDocuments};
+  const Evaluation got =
+      measure_perplexity(ctx_, model, {.stream = stream, .end_of_text = kEndOfText}, config);
+  std::vector<std::int64_t> counts;
+  for (const LossSum& unit : got.lengths.front().units) {
+    counts.push_back(unit.tokens);
+  }
+  EXPECT_THAT(counts, testing::ElementsAre(100, kFar - 100, got.tokens - kFar));
 }
 
 TEST_F(Perplexity, GathersThePositionsOfALongWindow) {
@@ -261,8 +282,14 @@ TEST_F(EvalCommand, ScoresWhatWasTrained) {
   EXPECT_EQ(at_16["positions"][3]["position"], 3);
   EXPECT_EQ(at_16["positions"][3]["tokens"], 40);
   EXPECT_DOUBLE_EQ(at_16["perplexity"], std::exp(at_16["loss"].get<double>()));
-  EXPECT_LT(at_16["low"], at_16["perplexity"]);
-  EXPECT_GT(at_16["high"], at_16["perplexity"]);
+  std::vector<LossSum> units;
+  for (std::size_t i = 0; i < 40; ++i) {
+    units.push_back({at_16["unit_losses"][i], at_16["unit_tokens"][i]});
+  }
+  const Interval interval = mean_interval(units, {});
+  EXPECT_NEAR(at_16["low"], std::exp(interval.low), 1e-4);
+  EXPECT_NEAR(at_16["high"], std::exp(interval.high), 1e-4);
+  EXPECT_GT(interval.high - interval.low, 0.01);
   // The trainer validated on the same windows when it ended.
   const std::string metrics = read_file(folder_ / "rope" / "metrics.jsonl");
   const Json last = Json::parse(metrics.substr(metrics.rfind('{')));
@@ -279,6 +306,12 @@ TEST_F(EvalCommand, ScoresWhatWasTrained) {
   const Json array = Json::parse(read_file(folder_ / "both.json"));
   ASSERT_EQ(array.size(), 3U);
   EXPECT_EQ(array[0]["lengths"][0], at_16);
+  const double more = array[1]["lengths"][0]["loss"].get<double>() - at_16["loss"].get<double>();
+  EXPECT_GT(std::abs(more), 1e-4);
+  EXPECT_THAT(both.output,
+              testing::ContainsRegex(fmt::format("learnable +[{}]{:.4f} \\[",
+                                                 more > 0.0 ? "+" : "-", std::abs(more))));
+  EXPECT_THAT(both.output, HasSubstr(fmt::format("] (x{:.4f})", std::exp(more))));
   EXPECT_EQ(array[1]["lengths"][1], Json::parse(R"({"length": 64, "loss": null, "perplexity": null,
                             "reason": "past the 16 positions of the encoding 'learnable'"})"));
 }
@@ -300,6 +333,28 @@ TEST_F(EvalCommand, TakesDocumentsFromTheManifest) {
   const Shard shard(find_shards(folder_ / "data", Split::kValidation).front());
   const auto tokens = shard.tokens().first(320);
   EXPECT_EQ(json["lengths"][0]["units"], std::count(tokens.begin(), tokens.end(), 7) + 1);
+}
+
+TEST_F(EvalCommand, KeepsAttentionWithinDocumentsWhereTheRunDid) {
+  Manifest manifest;
+  manifest.end_of_text = 7;
+  manifest.save(folder_ / "data");
+  Context ctx = Context::cpu(1);
+  const auto alone = make_alone();
+  const EvalConfig config{.lengths = {64}};
+  const TokenStream stream(find_shards(folder_ / "data", Split::kValidation));
+  std::vector<double> losses;
+  for (const bool documents : {false, true}) {
+    const fs::path checkpoint =
+        save_run(documents ? "packed" : "across", {{"data", {{"documents", documents}}}});
+    const Gpt model(saved_config(checkpoint).model);
+    load_weights(checkpoint, model);
+    losses.push_back(
+        evaluate_checkpoints(ctx, *alone, {checkpoint}, config).front().lengths.front().loss);
+    const EvalData data{.stream = stream, .end_of_text = 7, .documents = documents};
+    EXPECT_EQ(losses.back(), measure_perplexity(ctx, model, data, config).lengths.front().loss);
+  }
+  EXPECT_NE(losses[0], losses[1]);
 }
 
 TEST_F(EvalCommand, RefusesTokensOfAnotherTokenizer) {

@@ -87,6 +87,8 @@ TEST_F(Reproduce, TrainsScoresAndReportsEveryEncodingOnce) {
               AllOf(HasSubstr("<svg"), HasSubstr("carope")));
   EXPECT_TRUE(fs::exists(folder_ / "a" / "carope-seed1" / "gate.json"));
   EXPECT_FALSE(fs::exists(folder_ / "a" / "rope-seed1" / "gate.json"));
+  // Of 699 targets, those that a run validates on.
+  EXPECT_EQ(json_of(folder_ / "a" / "rope-seed1" / "evaluation.json")["tokens"], 512);
   // The encodings start from the same weights on the same tokens, and CARoPE starts as RoPE.
   EXPECT_NEAR(first_step("carope-seed1")["loss"], first_step("rope-seed1")["loss"].get<double>(),
               1e-6);
