@@ -187,6 +187,48 @@ TEST(Report, DifferencesArePairedBySeedAndText) {
               AllOf(HasSubstr("evaluation.json: 3 unit_losses and 2 unit_tokens at length 64")));
 }
 
+TEST(Report, DifferencesAreAsUncertainAsTheTextMakesThem) {
+  const TemporaryFolder folder;
+  /// Two units of 100 targets.
+  const auto write = [&](const MadeRun& run, double first, double second) {
+    write_run(folder / run.encoding, run);
+    const Json score{{"length", 64},
+                     {"loss", 0.5 * (first + second)},
+                     {"perplexity", std::exp(0.5 * (first + second))},
+                     {"unit_losses", {100.0 * first, 100.0 * second}},
+                     {"unit_tokens", {100, 100}}};
+    write_bytes(folder / run.encoding / "evaluation.json",
+                Json{{"tokens", 200}, {"lengths", Json::array({score})}}.dump());
+  };
+  const auto difference = [&] {
+    const RunCollection rope = load_runs({folder / "rope"});
+    const RunCollection carope = load_runs({folder / "carope"});
+    return difference_at(group_runs(carope.runs).front(), group_runs(rope.runs).front(), 64);
+  };
+  write({.encoding = "rope"}, 3.0, 4.0);
+  write({.encoding = "carope"}, 2.9, 4.3);
+  const auto found = difference();
+  ASSERT_TRUE(found && found->text);
+  EXPECT_NEAR(found->seeds.mean, 0.1, 1e-9);
+  // A quarter of all draws is the first unit twice, and a quarter the second.
+  EXPECT_NEAR(found->text->low, -0.1, 1e-9);
+  EXPECT_NEAR(found->text->high, 0.3, 1e-9);
+  write({.encoding = "carope", .sha256 = "fedcba9876543210"}, 2.9, 4.3);
+  EXPECT_FALSE(difference()) << "on other data";
+}
+
+TEST(Report, WhatLooksEqualIsEquallyLow) {
+  const TemporaryFolder folder;
+  for (const auto& [encoding, perplexity] : std::vector<std::pair<std::string, double>>{
+           {"rope", 12.004}, {"carope", 12.001}, {"alibi", 12.006}}) {
+    write_run(folder / encoding, {.encoding = encoding});
+    write_evaluation(folder / encoding, {{64, perplexity}});
+  }
+  EXPECT_THAT(table_of({folder / "rope", folder / "carope", folder / "alibi"}),
+              AllOf(HasSubstr("| rope | **12.00** |"), HasSubstr("| carope | **12.00** |"),
+                    HasSubstr("| alibi | 12.01 |")));
+}
+
 TEST(Report, AFasterMachineIsNoFasterEncoding) {
   const TemporaryFolder folder;
   std::string report = "report";
