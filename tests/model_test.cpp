@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "model/gpt.h"
+#include "model/statistics.h"
 #include "position/registry.h"
 #include "support/compare.h"
 #include "support/tokens.h"
@@ -124,6 +125,33 @@ TEST(Gpt, RecomputesToTheSameBitsInLessMemory) {
   }
 }
 
+TEST(Gpt, CountsTheWorkOfATrainedToken) {
+  // Of a layer: queries, keys and values, what joins the heads, and both matrices of the MLP.
+  constexpr double kLayer = 128 * 384 + 128 * 128 + 2 * 128 * 512;
+  // The products with the 8.5 keys that a query meets on average, and with their values.
+  constexpr double kAttention = 2 * 8.5 * 128;
+  constexpr double kAll = 3 * (kLayer + kAttention) + 100 * 128;
+  // A multiplication and an addition each, forwards and twice backwards.
+  EXPECT_EQ(Gpt(config_with("rope")).training_flops_per_token(16), 6.0 * kAll);
+  constexpr double kGate = 128 * 2;
+  EXPECT_EQ(Gpt(config_with("carope")).training_flops_per_token(16), 6.0 * (kAll + 3 * kGate));
+}
+
+TEST(Gpt, KnowsWhatItsParametersAreLike) {
+  const Gpt model(config_with("carope"));
+  const Tensor& values = model.parameters()[1].value;
+  for (std::int64_t i = 0; i < values.size(); ++i) {
+    values.f32()[i] = i % 4 == 0 ? -3.0F : 1.0F;
+  }
+  const std::vector<ParameterStatistics> all = parameter_statistics(model);
+  ASSERT_EQ(all.size(), model.parameters().size());
+  EXPECT_EQ(all[1].name, model.parameters()[1].spec.name);
+  EXPECT_EQ(all[1].shape, values.shape());
+  EXPECT_NEAR(all[1].mean, 0.0, 1e-12);
+  EXPECT_NEAR(all[1].deviation, std::sqrt(3.0), 1e-12);
+  EXPECT_EQ(all[1].largest, 3.0);
+}
+
 class BadInput : public testing::Test {
  protected:
   static std::string message_of(const std::function<void()>& body) {
@@ -191,6 +219,19 @@ TEST_F(BadInput, AFailedDecodeLeavesItsStateAlone) {
   EXPECT_THAT(
       message_of([&] { model_.forward(ctx_, batch.seq, batch.tokens, inference_, &other); }),
       HasSubstr("for 3 sequences, not 2"));
+}
+
+TEST_F(BadInput, DecodingPastTheLastPosition) {
+  Gpt model(config_with("learnable"));  // of 16 positions
+  model.initialise(1);
+  DecodeState state = model.plan_decoding(2, 24);
+  Activations a = model.plan(2, 8, Purpose::kInference);
+  const Batch batch = data_.view();
+  const auto decode = [&] { model.forward(ctx_, batch.seq, batch.tokens, a, &state); };
+  decode();
+  EXPECT_EQ(message_of(decode), "(nothing thrown)");
+  EXPECT_THAT(message_of(decode), HasSubstr("24 tokens is past the 16 positions"));
+  EXPECT_EQ(state.seen, 16);
 }
 
 TEST_F(BadInput, NanReachesTheLoss) {
