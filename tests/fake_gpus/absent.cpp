@@ -1,12 +1,11 @@
-// What cudnn-frontend and NCCL's part name, and no test calls; and a cuDNN that does not start.
-// Without the headers of either, which need not be there.
+// What cudnn-frontend names, and no test calls; and a cuDNN that does not start. Without the
+// headers of either, which need not be there.
 namespace {
 constexpr int kNotSupported = 801;
 constexpr int kNotInitialised = 1001;
 }  // namespace
 
 extern "C" {
-int cudaDeviceGetStreamPriorityRange() { return kNotSupported; }
 int cudaGraphRetainUserObject() { return kNotSupported; }
 int cudaKernelSetAttributeForDevice() { return kNotSupported; }
 int cudaLibraryGetKernel() { return kNotSupported; }

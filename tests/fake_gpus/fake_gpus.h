@@ -5,10 +5,10 @@
 #include <vector>
 
 // GPUs that compute nothing, for machines that have none: a program that links these files gets
-// them in place of CUDA's runtime and cuBLASLt. What is read from their memory is zero, and a host
-// that touches it itself crashes. But they refuse what GPUs refuse: kernels in a stream of another
-// device than the current one, blocks and shared memory that are too large, memory that is not
-// theirs, waiting while a graph is captured.
+// them in place of CUDA's runtime, cuBLASLt and NCCL. What is read from their memory is zero, and a
+// host that touches it itself crashes. But they refuse what GPUs refuse: kernels in a stream of
+// another device than the current one, blocks and shared memory that are too large, memory that is
+// not theirs, waiting while a graph is captured.
 namespace carope::fake {
 
 struct Gpu {

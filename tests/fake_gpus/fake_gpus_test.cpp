@@ -3,12 +3,16 @@
 // allocates.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <numeric>
 #include <regex>
 
 #include "core/file.h"
+#include "dist/connection.h"
+#include "dist/nccl.h"
 #include "eval/perplexity.h"
 #include "fake_gpus.h"
 #include "generate/generator.h"
@@ -17,7 +21,9 @@
 #include "support/errors.h"
 #include "support/folder.h"
 #include "support/shard_files.h"
+#include "support/training.h"
 #include "train/optimizer.h"
+#include "train/trainer.h"
 
 namespace carope::test {
 namespace {
@@ -202,6 +208,51 @@ TEST_F(FakeGpus, AllWorkGoesToTheDeviceThatWasAskedFor) {
     Context ctx = Context::cuda(device);
     EXPECT_NO_THROW(generate_some(ctx, config_of("carope", 12, 64, 1024)));
   }
+}
+
+/// Two processes that see both GPUs, as torchrun starts them.
+TEST_F(FakeGpus, AreTrainedOnTogether) {
+  if (!nccl::compiled()) {
+    GTEST_SKIP() << "built without NCCL";
+  }
+  fake::set_gpus({fake::kH200, fake::kH200});
+  write_training_data(folder_ / "data");
+  const RunConfig config = read_run({{"model",
+                                      {{"layers", std::int64_t{2}},
+                                       {"heads", std::int64_t{2}},
+                                       {"width", std::int64_t{128}},
+                                       {"vocabulary", std::int64_t{64}},
+                                       {"length", std::int64_t{16}}}},
+                                     {"data", {{"path", (folder_ / "data").string()}}},
+                                     {"train",
+                                      {{"tokens", std::int64_t{6 * 256}},
+                                       {"batch_tokens", std::int64_t{256}},
+                                       {"micro_batch", std::int64_t{4}},
+                                       {"validate_tokens", std::int64_t{256}}}}});
+  const int port = Listener(0).port();
+  const auto train = [&](int rank) {
+    const Launch launch{.rank = rank,
+                        .world_size = 2,
+                        .local_rank = rank,
+                        .launcher = Launcher::kTorchrun,
+                        .address = "127.0.0.1",
+                        .port = port,
+                        .on_gpu = true};
+    Context ctx = Context::cuda(gpu_of_rank(launch, 2));
+    ctx.set_compute(DType::kBF16);
+    const auto ranks = nccl::make_ranks(launch, ctx.device().index, std::chrono::seconds(60));
+    return Trainer(ctx, *ranks, config, folder_ / "run").run({}, false);
+  };
+  const pid_t other = fork();
+  if (other == 0) {
+    const std::string said = message_of<std::exception>([&] { _exit(train(1) ? 0 : 1); });
+    std::fputs(said.c_str(), stderr);
+    _exit(1);
+  }
+  EXPECT_EQ(message_of<std::exception>([&] { EXPECT_TRUE(train(0)); }), "(nothing thrown)");
+  int status = -1;
+  waitpid(other, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 /// Otherwise the tests above would pass without the kernels that are only on some.
