@@ -344,6 +344,8 @@ TEST_F(TokenizerCli, TrainRefusesImpossibleVocabulariesBeforeItReads) {
                   .output,
               AllOf(HasSubstr("cannot write " + folder_.path().string()),
                     HasSubstr("it is a directory; name a file in it")));
+  EXPECT_THAT(run("tokenizer train --vocab 300 --out mine.bpe no.txt").output,
+              AllOf(HasSubstr("--out mine.bpe does not end in .json"), Not(HasSubstr("no.txt"))));
 }
 
 TEST(NestedCommands, SuggestTheNearest) {

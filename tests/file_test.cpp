@@ -151,6 +151,7 @@ TEST(ReadFile, GivesEveryByte) {
 
 TEST(ReadFile, RefusesWhatIsNoFile) {
   const TemporaryFolder folder;
+  fs::create_symlink("loop", folder / "loop");
   const std::vector<std::function<void(const fs::path&)>> readers{
       [](const fs::path& path) { read_file(path); },
       [](const fs::path& path) { MappedFile mapped(path); },
@@ -161,6 +162,8 @@ TEST(ReadFile, RefusesWhatIsNoFile) {
                 AllOf(HasSubstr("no does not exist"), HasSubstr("check the path")));
     EXPECT_THAT(message_of<FileError>([&] { read(folder.path()); }),
                 AllOf(HasSubstr(folder.path().string() + " is a directory"), HasSubstr("name a")));
+    EXPECT_THAT(message_of<FileError>([&] { read(folder / "loop"); }),
+                HasSubstr("loop: Too many levels of symbolic links; check the path"));
   }
   ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
   EXPECT_THAT(message_of<FileError>([&] { size_of_file(folder / "pipe"); }),

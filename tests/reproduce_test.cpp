@@ -260,6 +260,7 @@ TEST_F(Reproduce, RefusesWhatItCannotDo) {
   EXPECT_THAT(refusal("--encodings rope,carop"),
               AllOf(HasSubstr("unknown encoding 'carop'"), HasSubstr("did you mean 'carope'")));
   EXPECT_THAT(refusal("--seeds 0"), HasSubstr("--seeds"));
+  EXPECT_THAT(refusal("--seeds 2000000000"), HasSubstr("give 1 to 1000"));
   EXPECT_THAT(refusal("--preset huge"), HasSubstr("--preset"));
   EXPECT_THAT(refusal("--train.token 5"), HasSubstr("did you mean 'tokens'?"));
   EXPECT_THAT(run("reproduce --preset tiny --out '" + (folder_ / "t").string() + "'").output,

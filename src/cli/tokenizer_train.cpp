@@ -4,6 +4,7 @@
 
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "core/error.h"
 #include "core/file.h"
 #include "core/progress.h"
 #include "data/tokenizer/tokenizer_training.h"
@@ -20,13 +21,18 @@ struct TokenizerTrainOptions {
 };
 
 void train(const TokenizerTrainOptions& options) {
+  check<ConfigError>(
+      options.out.extension() == ".json" || std::filesystem::is_directory(options.out),
+      "--out {} does not end in .json, by which other commands know a tokenizer; "
+      "name it so",
+      options.out.string());
+  make_folder(options.out.parent_path());
   const PieceCounter pieces = count_pieces(options.inputs, options.format, options.threads);
   const Tokenizer tokenizer = [&] {
     Progress progress("Merging", options.vocabulary, "tokens");
     return train_tokenizer(pieces, options.vocabulary,
                            [&](std::int64_t tokens) { progress.advance_to(tokens); });
   }();
-  make_folder(options.out.parent_path());
   save_tokenizer(tokenizer, options.out);
   fmt::print("{}: {} tokens, of which {} are merges\n", options.out.string(), tokenizer.size(),
              tokenizer.definition().merges.size());

@@ -61,6 +61,9 @@ void sync_folder(const std::filesystem::path& folder) {
 void require_file(const std::filesystem::path& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::none) {
+    fail("look at", path, error.value());
+  }
   check<FileError>(std::filesystem::exists(status), "{} does not exist; check the path",
                    path.string());
   check<FileError>(!std::filesystem::is_directory(status),

@@ -237,7 +237,9 @@ void write_results(const ExperimentConfig& config) {
 }  // namespace
 
 std::vector<PlannedRun> plan_runs(const ExperimentConfig& config) {
-  check<ConfigError>(config.seeds >= 1, "--seeds {} is not possible; give 1 or more", config.seeds);
+  constexpr std::int64_t kMostSeeds = 1000;
+  check<ConfigError>(1 <= config.seeds && config.seeds <= kMostSeeds,
+                     "--seeds {} is not possible; give 1 to {}", config.seeds, kMostSeeds);
   const RunConfig first = read_run(config.settings);
   std::vector<PlannedRun> runs;
   for (std::int64_t i = 0; i < config.seeds; ++i) {
