@@ -107,7 +107,7 @@ TEST_F(RunFolder, KeepsTheStepsBeforeDataThatCannotBeRead) {
   EXPECT_THAT(checkpoints(), ElementsAre("step-00000020"));
 }
 
-TEST_F(RunFolder, RefusesAStepThatNoRunReaches) {
+TEST_F(RunFolder, RefusesACheckpointOfAnotherStep) {
   ASSERT_EQ(run(train()).status, 0);
   const fs::path state = checkpoint("step-00000020") / "state.json";
   for (const char* step : {"21", "-7"}) {
@@ -116,7 +116,9 @@ TEST_F(RunFolder, RefusesAStepThatNoRunReaches) {
         fmt::format(R"({{"step": {}, "optimizer_steps": 20, "tokens": 1, "seconds": 1.0}})", step));
     const Ended ended = run(resume());
     EXPECT_EQ(ended.status, 1);
-    EXPECT_THAT(ended.output, HasSubstr(fmt::format("it is of step {} of 20", step)));
+    EXPECT_THAT(ended.output,
+                AllOf(HasSubstr(fmt::format("step-00000020 is of step {} by its state.json", step)),
+                      HasSubstr("the run goes on from step-00000010")));
   }
 }
 
@@ -145,6 +147,15 @@ TEST_F(RunFolder, CanBeNamedByAnyBytesOfUtf8) {
   fs::rename(folder_ / "data", data);
   const Ended begun = run("train --threads 1 --out '" + run_folder().string() + "' " +
                           small_training(data) + " --train.tokens 1280");
+  ASSERT_EQ(begun.status, 0) << begun.output;
+  const Ended again = run(resume());
+  EXPECT_EQ(again.status, 0) << again.output;
+}
+
+TEST_F(RunFolder, FindsItsDataFromAnyFolder) {
+  const std::string there = "cd '" + folder_.path().string() + "' &&";
+  const Ended begun =
+      run("train --out a " + small_training("data") + " --train.tokens 1280", there);
   ASSERT_EQ(begun.status, 0) << begun.output;
   const Ended again = run(resume());
   EXPECT_EQ(again.status, 0) << again.output;

@@ -357,15 +357,6 @@ TEST_F(Training, GoesOnWithTheSameDataOnly) {
   EXPECT_THAT(run(arguments("b")).output, HasSubstr("t_train_000009.bin is missing"));
 }
 
-TEST_F(Training, FindsItsDataFromAnyFolder) {
-  const std::string there = "cd '" + folder_.path().string() + "' &&";
-  const Ended begun =
-      run("train --out a " + small_training("data") + " --train.tokens 1280", there);
-  ASSERT_EQ(begun.status, 0) << begun.output;
-  const Ended again = run("train --resume --out '" + (folder_ / "a").string() + "'");
-  EXPECT_EQ(again.status, 0) << again.output;
-}
-
 TEST_F(Training, FailsWhenTheLastUpdateBreaksTheModel) {
   const Ended ended =
       run(arguments("a", "--train.tokens 128 --train.learning_rate 1e30 --train.warmup_steps 0"));

@@ -319,6 +319,8 @@ RunState load_checkpoint(const fs::path& checkpoint, const Trained& trained) try
     file.read_part(second_moment_of(name), whole, own[i].begin, second[i]);
   }
   const SavedState state = read_state(checkpoint);
+  check<FileError>(step_of(checkpoint) == state.run.step, "{} is of step {} by its {}",
+                   checkpoint.string(), state.run.step, kState);
   trained.optimizer.set_steps(state.optimizer_steps);
   return state.run;
 } catch (const FileError& error) {

@@ -107,12 +107,7 @@ Trainer::Trainer(Context& ctx, Communicator& ranks, const RunConfig& config,
   }
   if (options.resume) {
     require_same_data(folder_, config_.data.path);
-    const std::filesystem::path checkpoint = find_checkpoint(folder_);
-    state_ = load_checkpoint(checkpoint, trained());
-    check<FileError>(0 <= state_.step && state_.step <= steps(),
-                     "{} says that it is of step {} of {}, which no run reaches; delete it, and "
-                     "the run goes on from the checkpoint before it",
-                     checkpoint.string(), state_.step, steps());
+    state_ = load_checkpoint(find_checkpoint(folder_), trained());
     saved_step_ = state_.step;
   } else {
     begin();
