@@ -25,6 +25,7 @@ inline const Gpu kRtx4060{"RTX 4060", 8, 9, 24, 99 * 1024, std::size_t{8} << 30}
 inline const Gpu kH200{"H200", 9, 0, 132, 227 * 1024, std::size_t{141} << 30};
 inline const Gpu kB200{"B200", 10, 0, 148, 227 * 1024, std::size_t{180} << 30};
 inline const Gpu kRtx5090{"RTX 5090", 12, 0, 170, 99 * 1024, std::size_t{32} << 30};
+inline const std::vector<Gpu> kKinds{kA100, kRtx3090, kRtx4060, kH200, kB200, kRtx5090};
 
 /// From now on these are the machine's, and the first is current; what was done before is
 /// forgotten. There are always kGpus, some like the last that is named: libraries remember how many

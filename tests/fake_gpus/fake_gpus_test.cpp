@@ -82,8 +82,8 @@ GptConfig config_of(const std::string& encoding, std::int64_t heads, std::int64_
           .encoding = encoding};
 }
 
-void generate_some(Context& ctx, const GptConfig& config) {
-  DeviceModel model(config, Context::cuda(ctx.device().index), DType::kBF16);
+void generate_some(Context ctx, const GptConfig& config) {
+  DeviceModel model(config, std::move(ctx), DType::kBF16);
   std::vector<TokenId> allowed(static_cast<std::size_t>(config.vocabulary));
   std::iota(allowed.begin(), allowed.end(), 0);
   const std::vector<TokenId> prompt(700, 1);
@@ -101,8 +101,7 @@ struct Param {
 
 std::vector<Param> params() {
   std::vector<Param> params;
-  for (const fake::Gpu& gpu :
-       {fake::kA100, fake::kRtx3090, fake::kRtx4060, fake::kH200, fake::kB200, fake::kRtx5090}) {
+  for (const fake::Gpu& gpu : fake::kKinds) {
     for (const char* encoding : {"carope", "rope", "learnable", "sinusoidal", "alibi", "none"}) {
       params.push_back({gpu, encoding});
     }
@@ -162,18 +161,16 @@ TEST_P(OnEveryGpu, StepsNeitherWaitNorAllocate) {
 }
 
 TEST_P(OnEveryGpu, ModelsWrite) {
-  Context ctx = cuda_context(false);
-  generate_some(ctx, config_of(encoding(), 12, 64, 1024));
-  generate_some(ctx, config_of(encoding(), 5, 40, 1024));
+  generate_some(cuda_context(false), config_of(encoding(), 12, 64, 1024));
+  generate_some(cuda_context(false), config_of(encoding(), 5, 40, 1024));
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, OnEveryGpu, testing::ValuesIn(params()),
                          [](const auto& info) { return name_of(info.param); });
 
-/// Every operation, in all shapes that tests have.
+/// Every operation, in all shapes but those that are as large as in training.
 TEST_F(FakeGpus, TakeEveryOperation) {
-  for (const fake::Gpu& gpu :
-       {fake::kA100, fake::kRtx3090, fake::kRtx4060, fake::kH200, fake::kB200, fake::kRtx5090}) {
+  for (const fake::Gpu& gpu : fake::kKinds) {
     fake::set_gpus({gpu});
     Context ctx = cuda_context(false);
     for (const auto& cases : {all_test_cases(), bf16_test_cases()}) {
@@ -205,8 +202,7 @@ TEST_F(FakeGpus, AllWorkGoesToTheDeviceThatWasAskedFor) {
       training.issue();
       training.finish();
     });
-    Context ctx = Context::cuda(device);
-    EXPECT_NO_THROW(generate_some(ctx, config_of("carope", 12, 64, 1024)));
+    EXPECT_NO_THROW(generate_some(Context::cuda(device), config_of("carope", 12, 64, 1024)));
   }
 }
 
@@ -262,8 +258,7 @@ TEST_F(FakeGpus, HaveTheKernelsOfTheirKind) {
     Training training(cuda_context(false), config_of("carope", 12, 64, 512), 8, Purpose::kTraining);
     training.issue();
     training.finish();
-    Context ctx = cuda_context(false);
-    generate_some(ctx, config_of("carope", 12, 64, 1024));
+    generate_some(cuda_context(false), config_of("carope", 12, 64, 1024));
     return fake::launched();
   };
   const std::vector<std::string> h200 = launched_on(fake::kH200);
