@@ -1,0 +1,18 @@
+#pragma once
+
+#include <unordered_map>
+
+#include "machine.h"
+
+// What the machine does for each instruction, by its name.
+namespace carope::ptx {
+
+using Table = std::unordered_map<std::string, Instruction::Run>;
+
+void add_arithmetic(Table& table);
+void add_memory(Table& table);
+void add_warp_wide(Table& table);
+void add_products(Table& table);
+void add_copies(Table& table);
+
+}  // namespace carope::ptx
