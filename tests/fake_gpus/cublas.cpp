@@ -1,9 +1,119 @@
 // cuBLASLt, as far as this program calls it: one algorithm for every product.
 #include <cublasLt.h>
 
+#include <bit>
+#include <cmath>
+#include <cstring>
+
 #include "state.h"
 
 using namespace carope::fake;
+
+namespace {
+
+struct Operation {
+  cublasOperation_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  cudaDataType_t bias_type = CUDA_R_32F, aux_type = CUDA_R_32F;
+  void *bias = nullptr, *aux = nullptr;
+  std::int64_t aux_columns = 0;
+};
+struct Layout {
+  cudaDataType_t type;
+  std::uint64_t rows, columns;
+  std::int64_t step;  // from one column to the next
+};
+
+float load(const void* from, cudaDataType_t type, std::int64_t i) {
+  if (type == CUDA_R_32F) {
+    return static_cast<const float*>(from)[i];
+  }
+  return std::bit_cast<float>(std::uint32_t{static_cast<const std::uint16_t*>(from)[i]} << 16);
+}
+void store(void* to, cudaDataType_t type, std::int64_t i, float value) {
+  if (type == CUDA_R_32F) {
+    static_cast<float*>(to)[i] = value;
+    return;
+  }
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  static_cast<std::uint16_t*>(to)[i] = static_cast<std::uint16_t>(
+      std::isnan(value) ? 0x7FFF : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+/// All elements of op(matrix), column by column.
+std::vector<float> unpack(const void* matrix, const Layout& layout, cublasOperation_t transpose) {
+  const bool turned = transpose == CUBLAS_OP_T;
+  const auto rows = static_cast<std::int64_t>(turned ? layout.columns : layout.rows);
+  const auto columns = static_cast<std::int64_t>(turned ? layout.rows : layout.columns);
+  std::vector<float> values(static_cast<std::size_t>(rows * columns));
+  for (std::int64_t column = 0; column < columns; ++column) {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::int64_t at = turned ? row * layout.step + column : column * layout.step + row;
+      values[static_cast<std::size_t>(column * rows + row)] = load(matrix, layout.type, at);
+    }
+  }
+  return values;
+}
+
+constexpr double kSlope = 0.7978845608028654;  // sqrt(2 / pi)
+constexpr double kCube = 0.044715;
+float gelu(float x) {
+  return static_cast<float>(0.5 * x * (1.0 + std::tanh(kSlope * (x + kCube * x * x * x))));
+}
+float gelu_gradient(float x) {
+  const double t = std::tanh(kSlope * (x + kCube * x * x * x));
+  return static_cast<float>(0.5 * (1.0 + t) +
+                            0.5 * x * (1.0 - t * t) * kSlope * (1.0 + 3.0 * kCube * x * x));
+}
+
+/// D = op(A) op(B) (+ C), and what the epilogue says.
+void multiply(const Operation& operation, const void* a, const Layout& a_layout, const void* b,
+              const Layout& b_layout, bool add, const void* c, void* d, const Layout& layout) {
+  const std::vector<float> left = unpack(a, a_layout, operation.transpose_a);
+  const std::vector<float> right = unpack(b, b_layout, operation.transpose_b);
+  const auto rows = static_cast<std::int64_t>(layout.rows);
+  const auto columns = static_cast<std::int64_t>(layout.columns);
+  const auto depth = static_cast<std::int64_t>(right.size()) / columns;
+  const cublasLtEpilogue_t epilogue = operation.epilogue;
+  std::vector<float> sums(static_cast<std::size_t>(rows));
+  for (std::int64_t column = 0; column < columns; ++column) {
+    std::fill(sums.begin(), sums.end(), 0.0F);
+    float of_b = 0.0F;
+    for (std::int64_t k = 0; k < depth; ++k) {
+      const float factor = right[static_cast<std::size_t>(column * depth + k)];
+      const float* const from = left.data() + k * rows;
+      of_b += factor;
+      for (std::int64_t row = 0; row < rows; ++row) {
+        sums[static_cast<std::size_t>(row)] += factor * from[row];
+      }
+    }
+    if (epilogue == CUBLASLT_EPILOGUE_BGRADB) {
+      store(operation.bias, operation.bias_type, column, of_b);
+    }
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::int64_t at = column * layout.step + row;
+      const std::int64_t in_aux = column * operation.aux_columns + row;
+      float x = sums[static_cast<std::size_t>(row)] + (add ? load(c, layout.type, at) : 0.0F);
+      if (epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
+        x += load(operation.bias, operation.bias_type, row);
+      }
+      if (epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
+        store(operation.aux, operation.aux_type, in_aux, x);
+        x = gelu(x);
+      } else if (epilogue == CUBLASLT_EPILOGUE_DGELU) {
+        x *= gelu_gradient(load(operation.aux, operation.aux_type, in_aux));
+      }
+      store(d, layout.type, at, x);
+    }
+  }
+}
+
+template <class T>
+void set(T& to, const void* value) {
+  std::memcpy(&to, value, sizeof(to));
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -20,20 +130,57 @@ const char* cublasLtGetStatusString(cublasStatus_t) { return "refused by a fake 
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t,
                                         cudaDataType_t) {
-  *made = nullptr;
+  *made = reinterpret_cast<cublasLtMatmulDesc_t>(new Operation);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t,
-                                              const void*, std::size_t) {
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, std::size_t) {
+  auto& operation = *reinterpret_cast<Operation*>(desc);
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      set(operation.transpose_a, value);
+      break;
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      set(operation.transpose_b, value);
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      set(operation.epilogue, value);
+      break;
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+      set(operation.bias_type, value);
+      break;
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      set(operation.bias, value);
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
+      set(operation.aux_type, value);
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      set(operation.aux, value);
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      set(operation.aux_columns, value);
+      break;
+    default:
+      return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t) { return CUBLAS_STATUS_SUCCESS; }
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType_t,
-                                          std::uint64_t, std::uint64_t, std::int64_t) {
-  *made = nullptr;
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
+  delete reinterpret_cast<Operation*>(desc);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t) { return CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType_t type,
+                                          std::uint64_t rows, std::uint64_t columns,
+                                          std::int64_t step) {
+  *made = reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{type, rows, columns, step});
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  delete reinterpret_cast<Layout*>(layout);
+  return CUBLAS_STATUS_SUCCESS;
+}
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
   *made = nullptr;
   return CUBLAS_STATUS_SUCCESS;
@@ -66,10 +213,10 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t,
   *result = {};
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t, const void*,
-                              const void* a, cublasLtMatrixLayout_t, const void* b,
-                              cublasLtMatrixLayout_t, const void*, const void* c,
-                              cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t,
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void*,
+                              const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+                              cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
+                              cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t*, void* workspace, std::size_t,
                               cudaStream_t stream) {
   const int device = state().current();
@@ -82,6 +229,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t, con
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   ++state().asked.launches;
+  if (state().computes()) {
+    give([=, operation = *reinterpret_cast<Operation*>(desc),
+          add = *static_cast<const float*>(beta) != 0.0F] {
+      multiply(operation, a, *reinterpret_cast<Layout*>(a_layout), b,
+               *reinterpret_cast<Layout*>(b_layout), add, c, d,
+               *reinterpret_cast<Layout*>(d_layout));
+      return cudaSuccess;
+    });
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
 

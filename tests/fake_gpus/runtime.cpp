@@ -1,11 +1,14 @@
-// CUDA's runtime, as far as this program calls it.
+// CUDA's runtime, as far as this program calls it: devices, memory, streams and graphs.
 #include <cuda.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <string_view>
 
+#include "ptx/program.h"
+#include "ptx/tensor_map.h"
 #include "state.h"
 
 namespace carope::fake {
@@ -13,84 +16,43 @@ namespace {
 
 thread_local int current_device = 0;
 
-/// Kernels by the address of what the host calls. They are registered before main() begins.
-std::map<const void*, std::string>& kernels() {
-  static std::map<const void*, std::string> known;
-  return known;
-}
-
-struct Configuration {
-  dim3 grid, block;
-  std::size_t shared = 0;
-  cudaStream_t stream = nullptr;
-};
-thread_local Configuration configuration;
-
-/// The largest block of a kernel. Some are empty but on devices that have what they need, and then
-/// take no more than a warp.
-int most_threads(const std::string& kernel, const Gpu& gpu) {
-  constexpr int kMost = 1024;
-  constexpr int kOfEmpty = 32;
-  constexpr int kHopper = 9;
-  const auto is = [&](std::string_view name) { return kernel.find(name) != std::string::npos; };
-  if (is("rotate_and_attend") || is("all_gradients") || is("8multiply")) {
-    return gpu.compute_major == kHopper ? kMost : kOfEmpty;
-  }
-  return is("token_pass_kernel") && gpu.compute_major < kHopper ? kOfEmpty : kMost;
-}
-
-constexpr unsigned kMostWide = 0x7FFFFFFF;  // blocks of a grid
-
-bool is_possible(const dim3& grid, const dim3& block, int most) {
-  constexpr unsigned kMostAcross = 65535;
-  constexpr unsigned kMostDeep = 64;
-  const auto threads = static_cast<std::uint64_t>(block.x) * block.y * block.z;
-  return grid.x > 0 && grid.x <= kMostWide && grid.y > 0 && grid.y <= kMostAcross && grid.z > 0 &&
-         grid.z <= kMostAcross && threads > 0 && threads <= static_cast<unsigned>(most) &&
-         block.z <= kMostDeep;
-}
-
-cudaError_t launch(const void* kernel, const Configuration& c,
-                   const cudaLaunchAttribute* attributes, unsigned count) {
-  constexpr std::size_t kUsualShared = 48 * 1024;
-  State& s = state();
-  const auto known = kernels().find(kernel);
-  if (known == kernels().end()) {
-    return refuse(cudaErrorInvalidDeviceFunction);
-  }
-  if (const cudaError_t error = check_stream(c.stream); error != cudaSuccess) {
-    return error;
-  }
-  const Gpu& gpu = s.current_gpu();
-  if (!is_possible(c.grid, c.block, most_threads(known->second, gpu))) {
-    return refuse(cudaErrorInvalidConfiguration);
-  }
-  const auto limit = s.shared_limits.find({kernel, s.current()});
-  const auto most =
-      limit == s.shared_limits.end() ? kUsualShared : static_cast<std::size_t>(limit->second);
-  if (c.shared > most) {
-    return refuse(cudaErrorInvalidValue);
-  }
-  for (unsigned i = 0; i < count; ++i) {
-    const bool cooperates = attributes[i].id == cudaLaunchAttributeCooperative;
-    const bool clusters = attributes[i].id == cudaLaunchAttributeClusterDimension;
-    if (cooperates && c.grid.x > static_cast<unsigned>(gpu.multiprocessors)) {
-      return refuse(cudaErrorCooperativeLaunchTooLarge);
+/// A file in memory of what are no numbers. Memory that shows it takes room only once it is
+/// written.
+constexpr std::size_t kPattern = std::size_t{64} << 20;
+int pattern() {
+  static const int made = [] {
+    constexpr int kNoNumber = 0xFF;
+    const int file = memfd_create("unwritten", 0);
+    void* const memory = ftruncate(file, kPattern) == 0
+                             ? mmap(nullptr, kPattern, PROT_WRITE, MAP_SHARED, file, 0)
+                             : MAP_FAILED;
+    if (memory != MAP_FAILED) {
+      std::memset(memory, kNoNumber, kPattern);
+      munmap(memory, kPattern);
     }
-    if (clusters && (gpu.compute_major < 9 || c.grid.x % attributes[i].val.clusterDim.x != 0)) {
-      return refuse(cudaErrorInvalidClusterSize);
-    }
-  }
-  ++s.asked.launches;
-  s.launched.push_back(known->second);
-  return cudaSuccess;
+    return file;
+  }();
+  return made;
 }
 
-/// Memory that nobody can touch.
-void* reserve(std::size_t bytes) {
+/// Memory that nobody can touch, or full of what are no numbers.
+void* reserve(std::size_t bytes, bool computes) {
   void* const memory =
       mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return memory == MAP_FAILED ? nullptr : memory;
+  if (memory == MAP_FAILED) {
+    return nullptr;
+  }
+  if (computes) {
+    for (std::size_t at = 0; at < bytes; at += kPattern) {
+      if (mmap(static_cast<std::byte*>(memory) + at, std::min(kPattern, bytes - at),
+               PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, pattern(),
+               0) == MAP_FAILED) {
+        return nullptr;
+      }
+    }
+    ptx::allocations().add(reinterpret_cast<std::uintptr_t>(memory), bytes);
+  }
+  return memory;
 }
 
 std::size_t free_bytes(int device) {
@@ -101,17 +63,33 @@ std::size_t free_bytes(int device) {
   return state().gpus.at(static_cast<std::size_t>(device)).memory_bytes - used;
 }
 
-cudaError_t check_copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+cudaError_t copy_memory(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   const bool to_device = kind != cudaMemcpyDeviceToHost;
   const bool from_device = kind != cudaMemcpyHostToDevice;
   if ((to_device && state().device_of(to, bytes) < 0) ||
       (from_device && state().device_of(from, bytes) < 0)) {
     return refuse(cudaErrorInvalidValue);
   }
+  if (state().computes()) {
+    return give([=] {
+      std::memcpy(to, from, bytes);
+      return cudaSuccess;
+    });
+  }
   if (!to_device) {
     std::memset(to, 0, bytes);
   }
   return cudaSuccess;
+}
+
+cudaError_t set_memory(void* memory, int value, std::size_t bytes) {
+  if (state().device_of(memory, bytes) < 0) {
+    return refuse(cudaErrorInvalidValue);
+  }
+  return !state().computes() ? cudaSuccess : give([=] {
+    std::memset(memory, value, bytes);
+    return cudaSuccess;
+  });
 }
 
 /// Copies may go to a stream of any device.
@@ -129,7 +107,15 @@ cudaError_t check_wait() {
   return cudaSuccess;
 }
 
-CUresult encode_tiles(CUtensorMap*, ...) { return CUDA_SUCCESS; }
+CUresult encode_tiles(CUtensorMap* map, CUtensorMapDataType, cuuint32_t, void* matrix,
+                      const cuuint64_t* shape, const cuuint64_t* row_bytes, const cuuint32_t* tile,
+                      const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                      CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  const ptx::TensorMap made{
+      reinterpret_cast<std::uint64_t>(matrix), shape[0], shape[1], row_bytes[0], tile[0], tile[1]};
+  std::memcpy(map, &made, sizeof(made));
+  return CUDA_SUCCESS;
+}
 
 }  // namespace
 
@@ -150,13 +136,22 @@ int State::device_of(const void* address, std::size_t bytes) const {
   return at + bytes <= begin + allocation.bytes ? allocation.device : -1;
 }
 
-bool State::captures() const {
-  for (const Stream* stream : streams) {
+Stream* State::capturing() const {
+  for (Stream* stream : streams) {
     if (stream->captures) {
-      return true;
+      return stream;
     }
   }
-  return false;
+  return nullptr;
+}
+
+cudaError_t give(Work work) {
+  Stream* const capturing = state().capturing();
+  if (capturing == nullptr) {
+    return work();
+  }
+  capturing->captured.push_back(std::move(work));
+  return cudaSuccess;
 }
 
 cudaError_t refuse(cudaError_t error) {
@@ -169,6 +164,17 @@ cudaError_t check_stream(cudaStream_t stream) {
   return state().streams.contains(own) && own->device == current_device
              ? cudaSuccess
              : refuse(cudaErrorInvalidResourceHandle);
+}
+
+Gpu computing_gpu() {
+  constexpr int kMultiprocessors = 12;
+  constexpr int kHopper = 90;
+  Gpu gpu = ptx::newest_architecture() >= kHopper ? kH200 : kA100;
+  gpu.name = ptx::newest_architecture() > 0 ? gpu.name + " in PTX" : "";
+  gpu.multiprocessors = kMultiprocessors;
+  gpu.memory_bytes = std::size_t{8} << 30;
+  gpu.computes = true;
+  return gpu;
 }
 
 void set_gpus(std::vector<Gpu> gpus) {
@@ -190,46 +196,6 @@ using namespace carope::fake;
 
 extern "C" {
 
-// What the compiler calls.
-
-void** __cudaRegisterFatBinary(void*) { return nullptr; }
-void __cudaRegisterFatBinaryEnd(void**) {}
-void __cudaUnregisterFatBinary(void**) {}
-void __cudaRegisterVar(void**, char*, char*, const char*, int, std::size_t, int, int) {}
-void __cudaRegisterFunction(void**, const char* host, char*, const char* name, int, uint3*, uint3*,
-                            dim3*, dim3*, int*) {
-  kernels()[host] = name;
-}
-unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared,
-                                     CUstream_st* stream) {
-  configuration = {grid, block, shared, stream};
-  return 0;
-}
-cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* shared, void* stream) {
-  *grid = configuration.grid;
-  *block = configuration.block;
-  *shared = configuration.shared;
-  *static_cast<cudaStream_t*>(stream) = configuration.stream;
-  return cudaSuccess;
-}
-cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* host) {
-  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(host));
-  return cudaSuccess;
-}
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void**,
-                               std::size_t shared, cudaStream_t stream) {
-  return launch(kernel, {grid, block, shared, stream}, nullptr, 0);
-}
-cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void**, std::size_t shared,
-                             cudaStream_t stream) {
-  return launch(kernel, {grid, block, shared, stream}, nullptr, 0);
-}
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void**) {
-  return launch(kernel,
-                {config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream},
-                config->attrs, config->numAttrs);
-}
-
 // Errors and devices.
 
 cudaError_t cudaGetLastError() { return std::exchange(state().last_error, cudaSuccess); }
@@ -244,6 +210,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "operation not permitted when stream is capturing";
     case cudaErrorSystemNotReady:
       return "system not yet initialized";
+    case cudaErrorLaunchFailure:
+      return state().fault.c_str();
     default:
       return "invalid argument, or another error of a fake GPU";
   }
@@ -311,38 +279,6 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsig
   return cudaSuccess;
 }
 
-// Kernels.
-
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
-  const Gpu& gpu = state().current_gpu();
-  const std::string& name = kernels()[kernel];
-  *attributes = {};
-  attributes->maxThreadsPerBlock = most_threads(name, gpu);
-  // CUB's kernels are looked for among those that were compiled; ours are taken for the GPU's.
-  attributes->ptxVersion = name.find("EmptyKernel") != std::string::npos
-                               ? FAKE_GPUS_COMPILED_FOR
-                               : 10 * gpu.compute_major + gpu.compute_minor;
-  return cudaSuccess;
-}
-cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
-  if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-    if (value > state().current_gpu().shared_bytes) {
-      return refuse(cudaErrorInvalidValue);
-    }
-    state().shared_limits[{kernel, current_device}] = value;
-  }
-  return cudaSuccess;
-}
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int,
-                                                                   std::size_t, unsigned) {
-  *blocks = 1;
-  return cudaSuccess;
-}
-cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cudaLaunchConfig_t*) {
-  *clusters = state().current_gpu().multiprocessors / 2;
-  return cudaSuccess;
-}
-
 // Memory.
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
@@ -353,7 +289,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   if (bytes > free_bytes(current_device)) {
     return refuse(cudaErrorMemoryAllocation);
   }
-  *memory = reserve(bytes);
+  *memory = reserve(bytes, state().computes());
   state().memory[reinterpret_cast<std::uintptr_t>(*memory)] = {bytes, current_device};
   return cudaSuccess;
 }
@@ -364,15 +300,18 @@ cudaError_t cudaFree(void* memory) {
     return memory == nullptr ? cudaSuccess : refuse(cudaErrorInvalidValue);
   }
   munmap(memory, at->second.bytes);
+  carope::ptx::allocations().remove(reinterpret_cast<std::uintptr_t>(memory));
   state().memory.erase(at);
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
   ++state().asked.allocations;
   *memory = std::calloc(1, bytes);
+  carope::ptx::allocations().add(reinterpret_cast<std::uintptr_t>(*memory), bytes);
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* memory) {
+  carope::ptx::allocations().remove(reinterpret_cast<std::uintptr_t>(memory));
   std::free(memory);
   return cudaSuccess;
 }
@@ -381,20 +320,22 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   *total = state().current_gpu().memory_bytes;
   return cudaSuccess;
 }
-cudaError_t cudaMemset(void* memory, int, std::size_t bytes) {
-  return state().device_of(memory, bytes) < 0 ? refuse(cudaErrorInvalidValue) : check_wait();
+cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {
+  const cudaError_t error = check_wait();
+  return error == cudaSuccess ? set_memory(memory, value, bytes) : error;
 }
-cudaError_t cudaMemsetAsync(void* memory, int, std::size_t bytes, cudaStream_t stream) {
-  return state().device_of(memory, bytes) < 0 ? refuse(cudaErrorInvalidValue) : check_known(stream);
+cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  const cudaError_t error = check_known(stream);
+  return error == cudaSuccess ? set_memory(memory, value, bytes) : error;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
-  const cudaError_t error = check_copy(to, from, bytes, kind);
-  return error == cudaSuccess ? check_wait() : error;
+  const cudaError_t error = check_wait();
+  return error == cudaSuccess ? copy_memory(to, from, bytes, kind) : error;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-  const cudaError_t error = check_copy(to, from, bytes, kind);
-  return error == cudaSuccess ? check_known(stream) : error;
+  const cudaError_t error = check_known(stream);
+  return error == cudaSuccess ? copy_memory(to, from, bytes, kind) : error;
 }
 
 // Streams, events and graphs.
@@ -440,8 +381,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
              : refuse(cudaErrorInvalidResourceHandle);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return check_wait(); }
+/// On a GPU that computes everything takes too little time to be measured thoroughly.
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
-  *ms = 1.0F;
+  *ms = state().computes() ? 0.001F : 1.0F;
   return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
@@ -449,8 +391,9 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  reinterpret_cast<Stream*>(stream)->captures = false;
-  *graph = reinterpret_cast<cudaGraph_t>(stream);
+  auto* const own = reinterpret_cast<Stream*>(stream);
+  own->captures = false;
+  *graph = reinterpret_cast<cudaGraph_t>(new std::vector<Work>(std::exchange(own->captured, {})));
   return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
@@ -460,14 +403,25 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long) {
-  *executable = reinterpret_cast<cudaGraphExec_t>(graph);
+  *executable = reinterpret_cast<cudaGraphExec_t>(
+      new std::vector<Work>(*reinterpret_cast<std::vector<Work>*>(graph)));
   return cudaSuccess;
 }
-cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
-cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t stream) {
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<std::vector<Work>*>(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete reinterpret_cast<std::vector<Work>*>(executable);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   ++state().asked.launches;
-  return check_stream(stream);
+  cudaError_t error = check_stream(stream);
+  for (const Work& work : *reinterpret_cast<std::vector<Work>*>(executable)) {
+    error = error == cudaSuccess ? work() : error;
+  }
+  return error;
 }
 
 }  // extern "C"

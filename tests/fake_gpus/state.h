@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -11,9 +12,15 @@
 // What the fake GPUs remember.
 namespace carope::fake {
 
+inline constexpr int kMostWide = 0x7FFFFFFF;  // blocks of a grid
+
+/// What a GPU that computes does in a stream.
+using Work = std::function<cudaError_t()>;
+
 struct Stream {
   int device;
   bool captures = false;
+  std::vector<Work> captured = {};
 };
 
 struct Allocation {
@@ -30,17 +37,22 @@ struct State {
   std::map<std::pair<const void*, int>, int> shared_limits;  // of a kernel on a device
   cudaError_t last_error = cudaSuccess;
   cudaError_t start_error = cudaSuccess;
+  std::string fault;  // that a kernel was stopped for
 
   int current() const;
   const Gpu& current_gpu() const { return gpus.at(static_cast<std::size_t>(current())); }
   /// The device of an address and so many bytes after it, or -1.
   int device_of(const void* address, std::size_t bytes = 1) const;
-  bool captures() const;
+  bool captures() const { return capturing() != nullptr; }
+  Stream* capturing() const;
+  bool computes() const { return current_gpu().computes; }
 };
 State& state();
 
 /// Keeps an error for cudaGetLastError().
 cudaError_t refuse(cudaError_t error);
+/// Does it, or keeps it for the graph that is captured.
+cudaError_t give(Work work);
 /// Whether something may be given to a stream now.
 cudaError_t check_stream(cudaStream_t stream);
 
