@@ -214,20 +214,20 @@ TEST_F(Training, KeepsTheLastCheckpointOnAFullDisk) {
 TEST_F(Training, SaysHowToBeginAgainWithoutACheckpoint) {
   // Files can grow to a few KiB, as on a disk that is almost full.
   const Ended full =
-      run(arguments("a", "--train.checkpoint_every 0"), "trap '' XFSZ; ulimit -f 8;");
+      run(arguments("a run", "--train.checkpoint_every 0"), "trap '' XFSZ; ulimit -f 8;");
   EXPECT_EQ(full.status, 1);
   EXPECT_THAT(full.output, AllOf(HasSubstr("step 1/100"), HasSubstr("free some space"),
                                  HasSubstr("--resume auto")));
-  const std::string folder = (folder_ / "a").string();
+  const std::string folder = (folder_ / "a run").string();
   const Ended resumed = run("train --resume --out '" + folder + "'");
   EXPECT_EQ(resumed.status, 1);
   const std::string remedy =
-      "train --resume auto --config " + folder + "/config.toml --out " + folder;
+      "train --resume auto --config '" + folder + "/config.toml' --out '" + folder + "'";
   EXPECT_THAT(resumed.output, AllOf(HasSubstr("nothing to resume yet"),
                                     HasSubstr("begin again with: carope " + remedy)));
   const Ended again = run(remedy);
   EXPECT_EQ(again.status, 0) << again.output;
-  EXPECT_EQ(metrics("a").size(), 104U);
+  EXPECT_EQ(metrics("a run").size(), 104U);
   EXPECT_THAT(run("train --resume --out '" + (folder_ / "b").string() + "'").output,
               HasSubstr("nothing to resume yet; check the folder"));
 }
@@ -235,11 +235,12 @@ TEST_F(Training, SaysHowToBeginAgainWithoutACheckpoint) {
 TEST_F(Training, SaysHowToGoOnWithoutADamagedCheckpoint) {
   ASSERT_EQ(run(arguments("a", "--train.tokens 2560")).status, 0);  // 20 steps
   const fs::path checkpoints = folder_ / "a" / "checkpoints";
-  const auto refusal = [&](const char* step, const char* file) {
+  const std::string resume = "train --resume --out ";
+  const auto refusal = [&](const char* step, const char* file, const std::string& command) {
     const fs::path damaged = checkpoints / step / file;
     const std::string whole = read_file(damaged);
     fs::resize_file(damaged, whole.size() - 3);
-    const Ended ended = run("train --resume --out '" + (folder_ / "a").string() + "'");
+    const Ended ended = run(command + "'" + (folder_ / "a").string() + "'");
     EXPECT_EQ(ended.status, 1) << file;
     write_bytes(damaged, whole);
     return ended.output;
@@ -247,15 +248,19 @@ TEST_F(Training, SaysHowToGoOnWithoutADamagedCheckpoint) {
   const std::string newest = (checkpoints / "step-00000020").string();
   for (const char* file :
        {"model.safetensors", "optimizer.safetensors", "state.json", "config.toml"}) {
-    EXPECT_THAT(refusal("step-00000020", file),
+    EXPECT_THAT(refusal("step-00000020", file, resume),
                 AllOf(HasSubstr(file), HasSubstr("delete " + newest +
                                                  ", and the run goes on from "
                                                  "step-00000010, the checkpoint before it")));
   }
+  const std::string older = (checkpoints / "step-00000010").string();
+  EXPECT_THAT(refusal("step-00000020", "model.safetensors", "eval "),
+              HasSubstr(older + ", the checkpoint before it, can be named instead"));
+  EXPECT_EQ(run("eval '" + older + "'").status, 0);
   fs::remove_all(newest);
-  EXPECT_THAT(refusal("step-00000010", "model.safetensors"),
+  EXPECT_THAT(refusal("step-00000010", "model.safetensors", resume),
               AllOf(HasSubstr("begin again in another folder"), HasSubstr("no older checkpoint")));
-  EXPECT_EQ(run("train --resume --out '" + (folder_ / "a").string() + "'").status, 0);
+  EXPECT_EQ(run(resume + "'" + (folder_ / "a").string() + "'").status, 0);
   EXPECT_EQ(list_checkpoints(folder_ / "a").size(), 2U);
 }
 

@@ -37,12 +37,27 @@ void require_place_of_run(const std::filesystem::path& folder) {
                    folder.string());
 }
 
+/// A path as a shell takes it for one word.
+std::string shell_word(const std::filesystem::path& path) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=@%+,";
+  const std::string text = path.string();
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) {
+    return text;
+  }
+  std::string word = "'";
+  for (const char c : text) {
+    word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  }
+  return word + "'";
+}
+
 /// What begins a run that was stopped before its first checkpoint.
 std::string how_to_begin(const std::filesystem::path& folder) {
   const std::filesystem::path config = folder / "config.toml";
   return std::filesystem::exists(config)
              ? fmt::format("begin again with: carope train --resume auto --config {} --out {}",
-                           config.string(), folder.string())
+                           shell_word(config), shell_word(folder))
              : "check the folder, or begin there with --resume auto";
 }
 
@@ -105,7 +120,8 @@ bool train(const TrainOptions& options, Settings settings) {
   if (!ended) {
     stop.ask();
     if (line) {
-      line->say("interrupted; go on with: carope train --resume --out " + options.folder.string());
+      line->say("interrupted; go on with: carope train --resume --out " +
+                shell_word(options.folder));
     }
   }
   return ended;

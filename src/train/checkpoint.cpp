@@ -168,21 +168,25 @@ bool is_same(const OptionValue& a, const OptionValue& b) {
   return a == b || (number(a) && number(a) == number(b));
 }
 
-/// How a run goes on without a checkpoint that cannot be read.
-std::string remedy_without(const fs::path& checkpoint) {
-  const fs::path run = checkpoint.parent_path().parent_path();
-  std::vector<fs::path> older = list_checkpoints(run);
+/// The checkpoint before another one of its run, if there is one.
+std::optional<fs::path> find_older(const fs::path& checkpoint) {
+  std::vector<fs::path> older = list_checkpoints(checkpoint.parent_path().parent_path());
   std::erase_if(older,
                 [&](const fs::path& other) { return step_of(other) >= step_of(checkpoint); });
-  return older.empty()
-             ? fmt::format(
-                   "if it cannot be put back, begin again in another folder: {} keeps no "
-                   "older checkpoint",
-                   run.string())
-             : fmt::format(
-                   "if it cannot be put back, delete {}, and the run goes on from {}, the "
-                   "checkpoint before it",
-                   checkpoint.string(), older.back().filename().string());
+  return older.empty() ? std::nullopt : std::optional(older.back());
+}
+
+/// How a run goes on without a checkpoint that cannot be read.
+std::string remedy_without(const fs::path& checkpoint) {
+  const std::optional<fs::path> older = find_older(checkpoint);
+  return older ? fmt::format(
+                     "if it cannot be put back, delete {}, and the run goes on from {}, the "
+                     "checkpoint before it",
+                     checkpoint.string(), older->filename().string())
+               : fmt::format(
+                     "if it cannot be put back, begin again in another folder: {} keeps no "
+                     "older checkpoint",
+                     checkpoint.parent_path().parent_path().string());
 }
 
 SavedState read_state(const fs::path& checkpoint) {
@@ -193,6 +197,17 @@ SavedState read_state(const fs::path& checkpoint) {
   } catch (const Json::exception& error) {
     throw FileError(fmt::format("{} is not readable: {}; use an older checkpoint", file.string(),
                                 error.what()));
+  }
+}
+
+void read_weights(const fs::path& checkpoint, const Gpt& model) {
+  const SafetensorsFile file(checkpoint / kModel);
+  std::vector<float> values;
+  for (std::size_t i = 0; i < model.parameters().size(); ++i) {
+    const ParameterSpec& spec = model.parameters()[i].spec;
+    values.resize(static_cast<std::size_t>(spec.shape.size()));
+    file.read(spec.name, Tensor::of(values, spec.shape));
+    model.memory().set(i, values);
   }
 }
 
@@ -295,19 +310,17 @@ void require_same_step(Communicator& ranks, std::int64_t step, const fs::path& r
   }
 }
 
-void load_weights(const fs::path& checkpoint, const Gpt& model) {
-  const SafetensorsFile file(checkpoint / kModel);
-  std::vector<float> values;
-  for (std::size_t i = 0; i < model.parameters().size(); ++i) {
-    const ParameterSpec& spec = model.parameters()[i].spec;
-    values.resize(static_cast<std::size_t>(spec.shape.size()));
-    file.read(spec.name, Tensor::of(values, spec.shape));
-    model.memory().set(i, values);
-  }
+void load_weights(const fs::path& checkpoint, const Gpt& model) try {
+  read_weights(checkpoint, model);
+} catch (const FileError& error) {
+  const std::optional<fs::path> older = find_older(checkpoint);
+  throw FileError(older ? fmt::format("{}; {}, the checkpoint before it, can be named instead",
+                                      error.what(), older->string())
+                        : error.what());
 }
 
 RunState load_checkpoint(const fs::path& checkpoint, const Trained& trained) try {
-  load_weights(checkpoint, trained.model);
+  read_weights(checkpoint, trained.model);
   const SafetensorsFile file(checkpoint / kOptimizer);
   const std::vector<Tensor> first = trained.optimizer.first_moments();
   const std::vector<Tensor> second = trained.optimizer.second_moments();

@@ -63,7 +63,8 @@ RunState checkpoint_state(const std::filesystem::path& checkpoint);
 /// another folder by that name, or what was there before.
 void require_same_step(Communicator& ranks, std::int64_t step, const std::filesystem::path& run);
 
-/// Puts a checkpoint's weights into a model of its configuration.
+/// Puts a checkpoint's weights into a model of its configuration. Where they are not readable the
+/// error names the checkpoint before it.
 void load_weights(const std::filesystem::path& checkpoint, const Gpt& model);
 
 /// Puts all of a checkpoint back, or a rank's part of it. Where it is not readable the error says
