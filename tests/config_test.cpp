@@ -53,6 +53,8 @@ TEST(Config, NothingToRun) {
   GptConfig config = small();
   config.layers = 0;
   EXPECT_THAT(refusal_of(config), AllOf(HasSubstr("model.layers = 0"), HasSubstr("give 1 to")));
+  config.layers = 1 << 20;
+  EXPECT_THAT(refusal_of(config), HasSubstr("model.layers = 1048576 is not possible; give 1 to"));
   config = small();
   config.heads = -2;
   EXPECT_THAT(refusal_of(config), HasSubstr("model.heads = -2"));

@@ -15,8 +15,9 @@ void check_size(std::int64_t value, const char* field, std::int64_t largest) {
 }  // namespace
 
 void GptConfig::validate() const {
+  constexpr std::int64_t kMostLayers = 1 << 14;
   constexpr std::int64_t kLargestWidth = 1 << 20;
-  check_size(layers, "layers", kLargestWidth);
+  check_size(layers, "layers", kMostLayers);
   check_size(heads, "heads", kLargestWidth);
   check_size(width, "width", kLargestWidth);
   check_size(vocabulary, "vocabulary", kHighestInteger);
