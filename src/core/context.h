@@ -75,8 +75,8 @@ class Context {
 
 /// Fills with zero bytes, in the order of the context's operations.
 void clear(Context& ctx, const Tensor& tensor);
-/// Copies from this process's memory, which may be reused at once, in the order of the context's
-/// operations.
+/// Copies from this process's memory, which must stay as it is until wait(), in the order of the
+/// context's operations.
 void upload(Context& ctx, const void* from, const Tensor& to);
 /// Copies to this process's memory, in the order of the context's operations: it is there after
 /// wait(), unless that memory is not pinned, which makes this call wait.

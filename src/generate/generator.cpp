@@ -61,6 +61,7 @@ void SequenceReader::read(std::span<const TokenId> piece) {
     piece_.emplace(model_.plan(1, length, Purpose::kInference));
   }
   Activations& activations = length == 1 ? single_ : *piece_;
+  wait(ctx_);  // for the copy of the tokens that were there
   tokens_.assign(piece.begin(), piece.end());
   const Batch batch = device_batch_.upload(
       ctx_, {.seq = {.length = length}, .tokens = Tensor::of(tokens_, {1, length})},

@@ -1,12 +1,11 @@
 #include "ops/cuda/choices_cuda.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <cstdlib>
 #include <limits>
+#include <random>
 #include <sstream>
 #include <utility>
 
@@ -75,8 +74,9 @@ void Choices::keep(const std::string& name, const std::string& choice) {
   }
   try {
     std::filesystem::create_directories(file_.parent_path());
-    // Ranks of one machine measure at the same time: each writes a file of its own.
-    const std::filesystem::path own = fmt::format("{}.{}", file_.string(), getpid());
+    // Ranks measure at the same time, some on other machines: each writes a file of its own.
+    const std::filesystem::path own =
+        fmt::format("{}.{:08x}", file_.string(), std::random_device{}());
     write_file(own, text);
     std::filesystem::rename(own, file_);
   } catch (const std::exception&) {
