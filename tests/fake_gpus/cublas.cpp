@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "state.h"
 
@@ -14,7 +15,7 @@ namespace {
 struct Operation {
   cublasOperation_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  cudaDataType_t bias_type = CUDA_R_32F, aux_type = CUDA_R_32F;
+  std::optional<cudaDataType_t> bias_type, aux_type;  // else the result's
   void *bias = nullptr, *aux = nullptr;
   std::int64_t aux_columns = 0;
 };
@@ -75,6 +76,8 @@ void multiply(const Operation& operation, const void* a, const Layout& a_layout,
   const auto columns = static_cast<std::int64_t>(layout.columns);
   const auto depth = static_cast<std::int64_t>(right.size()) / columns;
   const cublasLtEpilogue_t epilogue = operation.epilogue;
+  const cudaDataType_t bias_type = operation.bias_type.value_or(layout.type);
+  const cudaDataType_t aux_type = operation.aux_type.value_or(layout.type);
   std::vector<float> sums(static_cast<std::size_t>(rows));
   for (std::int64_t column = 0; column < columns; ++column) {
     std::fill(sums.begin(), sums.end(), 0.0F);
@@ -88,20 +91,20 @@ void multiply(const Operation& operation, const void* a, const Layout& a_layout,
       }
     }
     if (epilogue == CUBLASLT_EPILOGUE_BGRADB) {
-      store(operation.bias, operation.bias_type, column, of_b);
+      store(operation.bias, bias_type, column, of_b);
     }
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::int64_t at = column * layout.step + row;
       const std::int64_t in_aux = column * operation.aux_columns + row;
       float x = sums[static_cast<std::size_t>(row)] + (add ? load(c, layout.type, at) : 0.0F);
       if (epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
-        x += load(operation.bias, operation.bias_type, row);
+        x += load(operation.bias, bias_type, row);
       }
       if (epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
-        store(operation.aux, operation.aux_type, in_aux, x);
+        store(operation.aux, aux_type, in_aux, x);
         x = gelu(x);
       } else if (epilogue == CUBLASLT_EPILOGUE_DGELU) {
-        x *= gelu_gradient(load(operation.aux, operation.aux_type, in_aux));
+        x *= gelu_gradient(load(operation.aux, aux_type, in_aux));
       }
       store(d, layout.type, at, x);
     }
@@ -111,6 +114,54 @@ void multiply(const Operation& operation, const void* a, const Layout& a_layout,
 template <class T>
 void set(T& to, const void* value) {
   std::memcpy(&to, value, sizeof(to));
+}
+void set(std::optional<cudaDataType_t>& to, const void* value) { set(to.emplace(), value); }
+
+std::size_t size_of(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
+
+/// Whether so many columns of a matrix lie in the memory of a device.
+bool lies_on(int device, const void* matrix, cudaDataType_t type, std::uint64_t rows,
+             std::uint64_t columns, std::int64_t step) {
+  const auto wide = static_cast<std::uint64_t>(step);
+  return rows > 0 && columns > 0 && wide >= rows &&
+         state().device_of(matrix, ((columns - 1) * wide + rows) * size_of(type)) == device;
+}
+bool lies_on(int device, const void* matrix, const Layout& layout) {
+  return lies_on(device, matrix, layout.type, layout.rows, layout.columns, layout.step);
+}
+
+/// Whether the factors fit each other and the result, and all is there that the epilogue names.
+bool is_possible(int device, const Operation& operation, const Layout& a, const Layout& b,
+                 const Layout& d) {
+  const bool turned_a = operation.transpose_a == CUBLAS_OP_T;
+  const bool turned_b = operation.transpose_b == CUBLAS_OP_T;
+  if ((turned_a ? a.columns : a.rows) != d.rows || (turned_b ? b.rows : b.columns) != d.columns ||
+      (turned_a ? a.rows : a.columns) != (turned_b ? b.columns : b.rows)) {
+    return false;
+  }
+  const auto bias_of = [&](std::uint64_t count) {
+    return lies_on(device, operation.bias, operation.bias_type.value_or(d.type), count, 1,
+                   static_cast<std::int64_t>(count));
+  };
+  const auto aux = [&] {
+    return lies_on(device, operation.aux, operation.aux_type.value_or(d.type), d.rows, d.columns,
+                   operation.aux_columns);
+  };
+  switch (operation.epilogue) {
+    case CUBLASLT_EPILOGUE_DEFAULT:
+      return true;
+    case CUBLASLT_EPILOGUE_BIAS:
+      return bias_of(d.rows);
+    case CUBLASLT_EPILOGUE_BGRADB:
+      return bias_of(d.columns);
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+      return bias_of(d.rows) && aux();
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+    case CUBLASLT_EPILOGUE_DGELU:
+      return aux();
+    default:
+      return false;
+  }
 }
 
 }  // namespace
@@ -213,28 +264,33 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t,
   *result = {};
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void*,
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha,
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                               cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
                               cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_layout,
-                              const cublasLtMatmulAlgo_t*, void* workspace, std::size_t,
-                              cudaStream_t stream) {
+                              const cublasLtMatmulAlgo_t*, void* workspace,
+                              std::size_t workspace_bytes, cudaStream_t stream) {
   const int device = state().current();
-  bool theirs = *reinterpret_cast<int*>(handle) == device;
-  for (const void* matrix :
-       {a, b, c, static_cast<const void*>(d), static_cast<const void*>(workspace)}) {
-    theirs = theirs && state().device_of(matrix) == device;
-  }
-  if (!theirs || check_stream(stream) != cudaSuccess) {
+  const auto& of_a = *reinterpret_cast<Layout*>(a_layout);
+  const auto& of_b = *reinterpret_cast<Layout*>(b_layout);
+  const auto& of_d = *reinterpret_cast<Layout*>(d_layout);
+  const auto& operation = *reinterpret_cast<Operation*>(desc);
+  const float factor = *static_cast<const float*>(alpha);
+  const float of_c = *static_cast<const float*>(beta);
+  if (*reinterpret_cast<int*>(handle) != device || check_stream(stream) != cudaSuccess ||
+      !lies_on(device, a, of_a) || !lies_on(device, b, of_b) || !lies_on(device, d, of_d) ||
+      (of_c != 0.0F && !lies_on(device, c, of_d)) ||
+      state().device_of(workspace, workspace_bytes) != device ||
+      !is_possible(device, operation, of_a, of_b, of_d)) {
     return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  if (factor != 1.0F || (of_c != 0.0F && of_c != 1.0F)) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   ++state().asked.launches;
   if (state().computes()) {
-    give([=, operation = *reinterpret_cast<Operation*>(desc),
-          add = *static_cast<const float*>(beta) != 0.0F] {
-      multiply(operation, a, *reinterpret_cast<Layout*>(a_layout), b,
-               *reinterpret_cast<Layout*>(b_layout), add, c, d,
-               *reinterpret_cast<Layout*>(d_layout));
+    give_in_order([=] {
+      multiply(operation, a, of_a, b, of_b, of_c != 0.0F, c, d, of_d);
       return cudaSuccess;
     });
   }

@@ -43,12 +43,25 @@ bool is_possible(const dim3& grid, const dim3& block, int most) {
          threads <= static_cast<unsigned>(most) && block.z <= kMostDeep;
 }
 
+bool is_possible_cluster(unsigned blocks, const dim3& grid, const Gpu& gpu) {
+  constexpr unsigned kMost = 8;
+  constexpr int kHopper = 9;
+  return gpu.compute_major >= kHopper && blocks > 0 && blocks <= kMost && grid.x % blocks == 0;
+}
+
 ptx::Size size_of(const dim3& size) { return {size.x, size.y, size.z}; }
 
 /// Runs a kernel now, or whenever the graph that is captured runs.
 cudaError_t compute(const std::string& name, void** arguments, const ptx::Launch& launch) {
   try {
     const ptx::Kernel& kernel = ptx::kernel_named(name);
+    if (launch.block.count() > kernel.most_threads) {
+      return refuse(cudaErrorInvalidValue);
+    }
+    if (kernel.dynamic_shared + launch.dynamic_shared >
+        static_cast<std::size_t>(state().current_gpu().shared_bytes)) {
+      return refuse(cudaErrorLaunchOutOfResources);
+    }
     std::vector<std::byte> parameters(kernel.parameter_bytes);
     for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
       std::memcpy(parameters.data() + kernel.parameters[i].offset, arguments[i],
@@ -94,14 +107,16 @@ cudaError_t launch(const void* kernel, const Configuration& c, void** arguments,
   for (unsigned i = 0; i < count; ++i) {
     const bool cooperates = attributes[i].id == cudaLaunchAttributeCooperative;
     const bool clusters = attributes[i].id == cudaLaunchAttributeClusterDimension;
-    if (cooperates && c.grid.x > static_cast<unsigned>(gpu.multiprocessors)) {
+    if (cooperates && wanted.grid.count() > static_cast<std::size_t>(gpu.multiprocessors)) {
       return refuse(cudaErrorCooperativeLaunchTooLarge);
     }
-    if (clusters && (gpu.compute_major < 9 || c.grid.x % attributes[i].val.clusterDim.x != 0)) {
+    if (clusters && !is_possible_cluster(attributes[i].val.clusterDim.x, c.grid, gpu)) {
       return refuse(cudaErrorInvalidClusterSize);
     }
     wanted.all_at_once = wanted.all_at_once || cooperates;
     wanted.cluster = clusters ? attributes[i].val.clusterDim.x : wanted.cluster;
+    wanted.early =
+        wanted.early || attributes[i].id == cudaLaunchAttributeProgrammaticStreamSerialization;
   }
   ++s.asked.launches;
   s.launched.push_back(known->second);

@@ -71,7 +71,7 @@ cudaError_t copy_memory(void* to, const void* from, std::size_t bytes, cudaMemcp
     return refuse(cudaErrorInvalidValue);
   }
   if (state().computes()) {
-    return give([=] {
+    return give_in_order([=] {
       std::memcpy(to, from, bytes);
       return cudaSuccess;
     });
@@ -86,7 +86,7 @@ cudaError_t set_memory(void* memory, int value, std::size_t bytes) {
   if (state().device_of(memory, bytes) < 0) {
     return refuse(cudaErrorInvalidValue);
   }
-  return !state().computes() ? cudaSuccess : give([=] {
+  return !state().computes() ? cudaSuccess : give_in_order([=] {
     std::memset(memory, value, bytes);
     return cudaSuccess;
   });
@@ -107,12 +107,22 @@ cudaError_t check_wait() {
   return cudaSuccess;
 }
 
-CUresult encode_tiles(CUtensorMap* map, CUtensorMapDataType, cuuint32_t, void* matrix,
-                      const cuuint64_t* shape, const cuuint64_t* row_bytes, const cuuint32_t* tile,
-                      const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                      CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+/// A map of what the machine's copies read, as far as a GPU could make it.
+CUresult encode_tiles(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t dimensions,
+                      void* matrix, const cuuint64_t* shape, const cuuint64_t* row_bytes,
+                      const cuuint32_t* tile, const cuuint32_t* steps, CUtensorMapInterleave,
+                      CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  constexpr cuuint64_t kPiece = 16;
+  constexpr cuuint32_t kMostRows = 256;
+  constexpr cuuint32_t kColumns = 64;  // of 128 bytes
   const ptx::TensorMap made{
       reinterpret_cast<std::uint64_t>(matrix), shape[0], shape[1], row_bytes[0], tile[0], tile[1]};
+  if (type != CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 || dimensions != 2 ||
+      swizzle != CU_TENSOR_MAP_SWIZZLE_128B || steps[0] != 1 || steps[1] != 1 ||
+      made.address % kPiece != 0 || made.row_bytes % kPiece != 0 || made.columns == 0 ||
+      made.rows == 0 || tile[0] != kColumns || tile[1] == 0 || tile[1] > kMostRows) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   std::memcpy(map, &made, sizeof(made));
   return CUDA_SUCCESS;
 }
@@ -143,6 +153,13 @@ Stream* State::capturing() const {
     }
   }
   return nullptr;
+}
+
+cudaError_t give_in_order(Work work) {
+  return give([work = std::move(work)] {
+    ptx::unfinished_writes().clear();
+    return work();
+  });
 }
 
 cudaError_t give(Work work) {
@@ -306,7 +323,8 @@ cudaError_t cudaFree(void* memory) {
 }
 cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
   ++state().asked.allocations;
-  *memory = std::calloc(1, bytes);
+  constexpr int kUnwritten = 0xFF;
+  *memory = std::memset(std::malloc(bytes), state().computes() ? kUnwritten : 0, bytes);
   carope::ptx::allocations().add(reinterpret_cast<std::uintptr_t>(*memory), bytes);
   return cudaSuccess;
 }

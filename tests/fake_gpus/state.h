@@ -53,6 +53,8 @@ State& state();
 cudaError_t refuse(cudaError_t error);
 /// Does it, or keeps it for the graph that is captured.
 cudaError_t give(Work work);
+/// The same of what begins when all before it is done, as no kernel does that is launched early.
+cudaError_t give_in_order(Work work);
 /// Whether something may be given to a stream now.
 cudaError_t check_stream(cudaStream_t stream);
 

@@ -254,9 +254,10 @@ void insert_bits(Warp& w, const Instruction& i) {
   const u32 *a = w.in<u32>(i[1]), *b = w.in<u32>(i[2]), *at = w.in<u32>(i[3]),
             *count = w.in<u32>(i[4]);
   each_lane(w, w.out<u32>(i[0]), [=](int lane) {
-    const u64 field = ((u64{1} << (count[lane] & 0xFF)) - 1) << (at[lane] & 0xFF);
-    return static_cast<u32>((static_cast<u64>(a[lane]) << (at[lane] & 0xFF) & field) |
-                            (b[lane] & ~field));
+    constexpr u32 kMost = 32;
+    const u32 shift = std::min(at[lane] & 0xFF, kMost);
+    const u64 field = ((u64{1} << std::min(count[lane] & 0xFF, kMost)) - 1) << shift;
+    return static_cast<u32>((static_cast<u64>(a[lane]) << shift & field) | (b[lane] & ~field));
   });
 }
 

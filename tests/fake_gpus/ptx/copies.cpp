@@ -22,34 +22,49 @@ struct Barrier {
 };
 static_assert(sizeof(Barrier) == 8);
 
-Barrier& barrier_at(Warp& w, const Instruction& i, std::uint64_t at, int lane) {
+constexpr std::uint16_t kNone = 0xFFFF;  // threads wanted where nobody has written
+
+Barrier& memory_of_barrier(Warp& w, const Instruction& i, std::uint64_t at, int lane) {
   return *reinterpret_cast<Barrier*>(w.memory(i, Space::kShared, at, sizeof(Barrier), lane));
 }
-
-template <class F>
-void for_each_lane(const Warp& w, const F& f) {
-  for (Mask left = w.mask(); left != 0; left &= left - 1) {
-    f(std::countr_zero(left));
+Barrier& barrier_at(Warp& w, const Instruction& i, std::uint64_t at, int lane) {
+  Barrier& found = memory_of_barrier(w, i, at, lane);
+  if (found.wanted == kNone) {
+    w.fail(i, lane, "a barrier that nobody has set up");
   }
+  return found;
 }
 
 void init_barrier(Warp& w, const Instruction& i) {
   for_each_lane(w, [&](int lane) {
-    const auto count = static_cast<std::uint16_t>(w.in<std::uint32_t>(i[1])[lane]);
-    barrier_at(w, i, w.address(i[0], lane), lane) = {count, count, 0, 0};
+    const std::uint32_t count = w.in<std::uint32_t>(i[1])[lane];
+    if (count == 0 || count >= kNone) {
+      w.fail(i, lane, "a barrier for no thread, or for more than there are");
+    }
+    const auto threads = static_cast<std::uint16_t>(count);
+    memory_of_barrier(w, i, w.address(i[0], lane), lane) = {threads, threads, 0, 0};
   });
 }
 
+void arrive_at(Warp& w, const Instruction& i, int lane, Barrier& barrier, std::uint32_t times) {
+  if (barrier.missing < times) {
+    w.fail(i, lane, "more threads arrive at a barrier than it waits for");
+  }
+  barrier.missing = static_cast<std::uint16_t>(barrier.missing - times);
+  barrier.settle();
+}
 void arrive(Warp& w, const Instruction& i) {
   for_each_lane(w, [&](int lane) {
+    arrive_at(w, i, lane, barrier_at(w, i, w.address(i[1], lane), lane),
+              i.count > 2 ? w.in<std::uint32_t>(i[2])[lane] : 1);
+  });
+  w.block().machine().note_event();
+}
+void arrive_and_expect(Warp& w, const Instruction& i) {
+  for_each_lane(w, [&](int lane) {
     Barrier& barrier = barrier_at(w, i, w.address(i[1], lane), lane);
-    if (i.count > 2) {
-      barrier.bytes += w.in<std::int32_t>(i[2])[lane];
-    }
-    if (barrier.missing-- == 0) {
-      w.fail(i, lane, "more threads arrive at a barrier than it waits for");
-    }
-    barrier.settle();
+    barrier.bytes += w.in<std::int32_t>(i[2])[lane];
+    arrive_at(w, i, lane, barrier, 1);
   });
   w.block().machine().note_event();
 }
@@ -64,7 +79,10 @@ Mask opened(Warp& w, const Instruction& i) {
   });
   return result;
 }
-void test(Warp& w, const Instruction& i) { w.set_predicate(i[0], opened(w, i)); }
+void test(Warp& w, const Instruction& i) {
+  w.set_predicate(i[0], opened(w, i));
+  w.note_look();
+}
 void wait(Warp& w, const Instruction& i) {
   const Mask open = opened(w, i);
   w.set_predicate(i[0], open);
@@ -74,11 +92,14 @@ void wait(Warp& w, const Instruction& i) {
 }
 
 void map_to_peer(Warp& w, const Instruction& i) {
-  constexpr unsigned kRankBits = 24;
   for_each_lane(w, [&](int lane) {
     w.out<std::uint32_t>(i[0])[lane] =
-        w.in<std::uint32_t>(i[1])[lane] | (w.in<std::uint32_t>(i[2])[lane] + 1) << kRankBits;
+        w.in<std::uint32_t>(i[1])[lane] | (w.in<std::uint32_t>(i[2])[lane] + 1) << kRankBit;
   });
+}
+
+[[noreturn]] void fail_for_change(const Kernel& kernel) {
+  throw Fault(kernel.name + ": the source of a copy changed before it had come");
 }
 
 /// Of each lane, which waits for its own.
@@ -86,10 +107,15 @@ void copy(Warp& w, const Instruction& i) {
   for_each_lane(w, [&](int lane) {
     const auto bytes = static_cast<std::size_t>(w.in<std::uint32_t>(i[2])[lane]);
     const auto some = static_cast<std::size_t>(w.in<std::uint32_t>(i[i.count - 1])[lane]);
+    const std::uint64_t from = w.address(i[1], lane);
+    if (some > bytes || from % bytes != 0 || (some > 0 && !allocations().has(from, some))) {
+      w.fail(i, lane, "a copy of more than it may be, or from no allocation");
+    }
+    const auto* const source = reinterpret_cast<const std::byte*>(from);
+    std::byte* const target = w.memory(i, Space::kShared, w.address(i[0], lane), bytes, lane);
     w.copies.push_back(
-        {lane, w.memory(i, Space::kShared, w.address(i[0], lane), bytes, lane),
-         some == 0 ? nullptr : w.memory(i, Space::kGlobal, w.address(i[1], lane), bytes, lane),
-         some, bytes - some, w.copy_groups[lane]});
+        {lane, target, source, {source, source + some}, bytes - some, w.copy_groups[lane]});
+    std::fill_n(target, bytes, kUnwritten);
   });
 }
 void close_copies(Warp& w, const Instruction&) {
@@ -100,10 +126,11 @@ void finish_copies(Warp& w, int pending, bool unclosed) {
     const bool over =
         (w.mask() >> c.lane & 1) != 0 && (unclosed || c.group < w.copy_groups[c.lane] - pending);
     if (over) {
-      if (c.bytes > 0) {
-        std::memcpy(c.to, c.from, c.bytes);
+      if (!std::equal(c.begun.begin(), c.begun.end(), c.from)) {
+        fail_for_change(w.block().kernel());
       }
-      std::memset(c.to + c.bytes, 0, c.zeros);
+      std::fill_n(std::copy(c.begun.begin(), c.begun.end(), c.to), c.zeros, std::byte{0});
+      w.block().note_write(c.to, c.begun.size() + c.zeros, w.number());
     }
     return over;
   });
@@ -113,10 +140,21 @@ void wait_for_copies(Warp& w, const Instruction& i) {
 }
 void wait_for_all_copies(Warp& w, const Instruction&) { finish_copies(w, 0, true); }
 
-void count_bytes(Machine& machine, Barrier& barrier, std::size_t bytes) {
-  barrier.bytes -= static_cast<std::int32_t>(bytes);
-  barrier.settle();
-  machine.note_event();
+/// A copy that the machine makes to a block: `read` gives the bytes it brings, now as well as when
+/// they come. Until then the target has nothing.
+template <class Read>
+void begin_copy(Block& block, std::byte* target, Barrier& barrier, const Read& read) {
+  std::vector<std::byte> begun = read();
+  std::fill_n(target, begun.size(), kUnwritten);
+  block.machine().add_copy(block, [=, &block, &barrier, begun = std::move(begun)] {
+    if (read() != begun) {
+      fail_for_change(block.kernel());
+    }
+    std::copy(begun.begin(), begun.end(), target);
+    barrier.bytes -= static_cast<std::int32_t>(begun.size());
+    barrier.settle();
+    block.machine().note_event();
+  });
 }
 
 void copy_bytes(Warp& w, const Instruction& i) {
@@ -128,24 +166,28 @@ void copy_bytes(Warp& w, const Instruction& i) {
     if (to % kPiece != 0 || from % kPiece != 0 || bytes % kPiece != 0) {
       w.fail(i, lane, "a copy that is not in pieces of 16 bytes");
     }
-    Barrier* const barrier = &barrier_at(w, i, w.address(i[3], lane), lane);
     std::byte* const target = w.block().shared(static_cast<std::uint32_t>(to), bytes);
     if (target == nullptr || !allocations().has(from, bytes)) {
       w.fail(i, lane, "a copy from or to memory that is not there");
     }
-    w.block().machine().add_copy([=, &machine = w.block().machine()] {
-      std::memcpy(target, reinterpret_cast<const std::byte*>(from), bytes);
-      count_bytes(machine, *barrier, bytes);
+    if (w.block().is_unfenced(target, bytes)) {
+      w.fail(i, lane, "a copy to where was written, and not fenced");
+    }
+    begin_copy(w.block(), target, barrier_at(w, i, w.address(i[3], lane), lane), [=] {
+      const auto* const source = reinterpret_cast<const std::byte*>(from);
+      return std::vector<std::byte>(source, source + bytes);
     });
   });
 }
 
+constexpr std::uint32_t kElement = 2;
+
 /// Rows of 128 bytes whose pieces of 16 are permuted; zeros where the matrix ends.
-void write_tile(std::byte* shared, std::uint32_t address, const TensorMap& map, std::int32_t column,
-                std::int32_t row) {
-  constexpr std::uint32_t kElement = 2;
+std::vector<std::byte> read_tile(std::uint32_t address, const TensorMap& map, std::int32_t column,
+                                 std::int32_t row) {
   constexpr std::uint32_t kPiece = 16;
   const std::uint32_t row_bytes = map.tile_columns * kElement;
+  std::vector<std::byte> tile(std::size_t{row_bytes} * map.tile_rows);
   for (std::uint32_t y = 0; y < map.tile_rows; ++y) {
     for (std::uint32_t x = 0; x < row_bytes; x += kElement) {
       const std::int64_t from_row = row + static_cast<std::int64_t>(y);
@@ -160,9 +202,10 @@ void write_tile(std::byte* shared, std::uint32_t address, const TensorMap& map, 
                     kElement);
       }
       const std::uint32_t at = address + y * row_bytes + x;
-      std::memcpy(shared + ((at ^ (at >> 7 & 7) * kPiece) - address), &value, kElement);
+      std::memcpy(tile.data() + ((at ^ (at >> 7 & 7) * kPiece) - address), &value, kElement);
     }
   }
+  return tile;
 }
 
 /// Operands: the shared address, the map, column, row, the barrier and, where all blocks of some
@@ -176,9 +219,10 @@ void copy_tile(Warp& w, const Instruction& i) {
     const auto row = w.in<std::int32_t>(i[3])[lane];
     const auto to = static_cast<std::uint32_t>(w.address(i[0], lane));
     const auto barrier = static_cast<std::uint32_t>(w.address(i[4], lane));
-    const std::size_t bytes = std::size_t{map.tile_columns} * map.tile_rows * 2;
+    const std::size_t bytes = std::size_t{map.tile_columns} * map.tile_rows * kElement;
+    const std::uint64_t source = (map.rows - 1) * map.row_bytes + map.columns * kElement;
     constexpr std::uint32_t kRoom = 1024;
-    if (to % kRoom != 0 || !allocations().has(map.address, map.rows * map.row_bytes)) {
+    if (to % kRoom != 0 || !allocations().has(map.address, source)) {
       w.fail(i, lane, "a tile whose shared address is no multiple of 1024, or of no allocation");
     }
     const unsigned own = w.block().rank();
@@ -190,13 +234,13 @@ void copy_tile(Warp& w, const Instruction& i) {
       Block& block = w.block().machine().peer(w.block(), rank);
       std::byte* const target = block.shared(to, bytes);
       auto* const counts = reinterpret_cast<Barrier*>(block.shared(barrier, sizeof(Barrier)));
-      if (target == nullptr || counts == nullptr) {
-        w.fail(i, lane, "a tile to memory that is not there");
+      if (target == nullptr || counts == nullptr || counts->wanted == kNone) {
+        w.fail(i, lane, "a tile to memory that is not there, or with no barrier");
       }
-      w.block().machine().add_copy([=, &machine = w.block().machine()] {
-        write_tile(target, to, map, column, row);
-        count_bytes(machine, *counts, bytes);
-      });
+      if (block.is_unfenced(target, bytes)) {
+        w.fail(i, lane, "a tile to where was written, and not fenced");
+      }
+      begin_copy(block, target, *counts, [=] { return read_tile(to, map, column, row); });
     }
   });
 }
@@ -205,10 +249,8 @@ void copy_tile(Warp& w, const Instruction& i) {
 
 void add_copies(Table& table) {
   table["mbarrier.init.shared.b64"] = &init_barrier;
-  for (const char* name : {"mbarrier.arrive.shared.b64", "mbarrier.arrive.shared::cluster.b64",
-                           "mbarrier.arrive.expect_tx.shared::cta.b64"}) {
-    table[name] = &arrive;
-  }
+  table["mbarrier.arrive.shared.b64"] = table["mbarrier.arrive.shared::cluster.b64"] = &arrive;
+  table["mbarrier.arrive.expect_tx.shared::cta.b64"] = &arrive_and_expect;
   table["mbarrier.test_wait.parity.shared.b64"] = &test;
   table["mbarrier.try_wait.parity.shared.b64"] = &wait;
   table["mapa.shared::cluster.u32"] = &map_to_peer;

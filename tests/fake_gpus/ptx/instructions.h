@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <unordered_map>
 
 #include "machine.h"
@@ -8,6 +9,13 @@
 namespace carope::ptx {
 
 using Table = std::unordered_map<std::string, Instruction::Run>;
+
+template <class F>
+void for_each_lane(const Warp& w, const F& f) {
+  for (Mask left = w.mask(); left != 0; left &= left - 1) {
+    f(std::countr_zero(left));
+  }
+}
 
 void add_arithmetic(Table& table);
 void add_memory(Table& table);

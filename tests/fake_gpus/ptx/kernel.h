@@ -15,6 +15,8 @@ namespace carope::ptx {
 class Warp;
 
 inline constexpr int kLanes = 32;
+/// What memory and registers hold that nobody has written.
+inline constexpr std::byte kUnwritten{0xFF};
 /// A bit for each lane of a warp. A predicate register is one, too.
 using Mask = std::uint32_t;
 
@@ -55,9 +57,11 @@ struct Kernel {
   std::vector<Parameter> parameters;
   std::size_t parameter_bytes = 0;
   std::size_t register_bytes = 0;  // of a warp
-  std::size_t shared_bytes = 0;    // without what a launch adds
-  std::size_t dynamic_shared = 0;  // where that begins
+  std::size_t dynamic_shared = 0;  // bytes of shared memory without what a launch adds
   std::size_t local_bytes = 0;     // of a thread
+  std::size_t most_threads = 1024;
+  bool lets_next_begin = false;    // before it is done
+  bool multiplies_shared = false;  // memory, without loading it
 
   std::deque<std::vector<Operand>> operands;
   std::deque<std::vector<std::uint64_t>> constants;
@@ -65,6 +69,8 @@ struct Kernel {
 
 /// Where in shared memory a block's begins: addresses below are nobody's.
 inline constexpr std::uint32_t kSharedBegin = 1024;
+/// From this bit on an address has the rank of another block of the cluster, and 1.
+inline constexpr unsigned kRankBit = 24;
 /// Added to a shared address it is one of all memory.
 inline constexpr std::uint64_t kSharedWindow = std::uint64_t{1} << 56;
 
@@ -79,8 +85,7 @@ inline constexpr std::array<std::string_view, 11> kSpecial{
     "%tid.x",    "%tid.y",    "%ntid.x", "%ctaid.x",     "%ctaid.y",        "%ctaid.z",
     "%nctaid.x", "%nctaid.y", "%laneid", "%lanemask_le", "%cluster_ctarank"};
 
-/// What does an instruction, by its name without operands, and the bytes of its first operand's
-/// values; or null.
-Instruction::Run find_instruction(const std::string& opcode, int bytes);
+/// What does an instruction, by its name without operands; or null.
+Instruction::Run find_instruction(const std::string& opcode);
 
 }  // namespace carope::ptx

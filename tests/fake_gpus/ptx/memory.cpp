@@ -6,13 +6,6 @@
 namespace carope::ptx {
 namespace {
 
-template <class F>
-void for_each_lane(const Warp& w, const F& f) {
-  for (Mask left = w.mask(); left != 0; left &= left - 1) {
-    f(__builtin_ctz(left));
-  }
-}
-
 /// Writes a value to a register that may be wider.
 template <class T>
 void put(const Warp& w, const Operand& to, int lane, T value) {
@@ -33,15 +26,40 @@ T get(const Warp& w, const Operand& from, int lane) {
                            : static_cast<T>(w.in<std::uint64_t>(from)[lane]);
 }
 
+bool has_waited(const Warp& w, int lane) {
+  return !w.block().launch().early || (w.waited >> lane & 1) != 0;
+}
+
+/// What a kernel may do while those before it are not done.
+void check_read(const Warp& w, const Instruction& i, int lane, std::uint64_t at) {
+  if (!has_waited(w, lane) && unfinished_writes().has(at)) {
+    w.fail(i, lane, "a kernel before writes this, and was not waited for");
+  }
+}
+void check_write(const Warp& w, const Instruction& i, int lane, std::uint64_t at) {
+  if (i.space == Space::kShared || i.space == Space::kLocal) {
+    return;
+  }
+  if (!has_waited(w, lane)) {
+    w.fail(i, lane, "the kernels before were not waited for");
+  }
+  if (w.block().kernel().lets_next_begin) {
+    unfinished_writes().add(at);
+  }
+}
+
 template <class T>
 void load(Warp& w, const Instruction& i) {
   const int count = i.count - 1;
   const Operand& from = i[count];
+  const bool early = w.block().launch().early;
   for_each_lane(w, [&](int lane) {
     T values[4];
-    std::memcpy(values,
-                w.memory(i, i.space, w.address(from, lane),
-                         sizeof(T) * static_cast<std::size_t>(count), lane),
+    const std::uint64_t at = w.address(from, lane);
+    if (early) {
+      check_read(w, i, lane, at);
+    }
+    std::memcpy(values, w.memory(i, i.space, at, sizeof(T) * static_cast<std::size_t>(count), lane),
                 sizeof(T) * static_cast<std::size_t>(count));
     for (int k = 0; k < count; ++k) {
       put(w, i[k], lane, values[k]);
@@ -63,17 +81,25 @@ void store(Warp& w, const Instruction& i) {
     for (int k = 0; k < count; ++k) {
       values[k] = get<T>(w, i[k + 1], lane);
     }
-    std::memcpy(w.memory(i, i.space, w.address(i[0], lane),
-                         sizeof(T) * static_cast<std::size_t>(count), lane),
-                values, sizeof(T) * static_cast<std::size_t>(count));
+    const std::uint64_t at = w.address(i[0], lane);
+    const std::size_t bytes = sizeof(T) * static_cast<std::size_t>(count);
+    std::byte* const to = w.memory(i, i.space, at, bytes, lane);
+    check_write(w, i, lane, at);
+    std::memcpy(to, values, bytes);
+    w.block().note_write(to, bytes, w.number());
   });
   w.block().machine().note_event();
+  if (i.space == Space::kShared) {
+    w.fall_apart();
+  }
 }
 
 template <class T, auto kF>
 void change(Warp& w, const Instruction& i) {
   for_each_lane(w, [&](int lane) {
-    auto* const at = w.memory(i, i.space, w.address(i[1], lane), sizeof(T), lane);
+    const std::uint64_t address = w.address(i[1], lane);
+    auto* const at = w.memory(i, i.space, address, sizeof(T), lane);
+    check_write(w, i, lane, address);
     T before;
     std::memcpy(&before, at, sizeof(T));
     const T after = kF(before, w.in<T>(i[2])[lane]);
@@ -131,7 +157,7 @@ void add_memory(Table& table) {
   }
 }
 
-Instruction::Run find_instruction(const std::string& opcode, int) {
+Instruction::Run find_instruction(const std::string& opcode) {
   static const Table table = [] {
     Table made;
     add_arithmetic(made);

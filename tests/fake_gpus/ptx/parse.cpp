@@ -103,7 +103,9 @@ class Parser {
         break;
       }
     }
-    read_parameters(module.substr(parameters + 1, module.rfind(')', body) - parameters - 1));
+    const std::size_t after = module.rfind(')', body);
+    read_parameters(module.substr(parameters + 1, after - parameters - 1));
+    read_limits(module.substr(after + 1, body - after - 1));
     scopes_.emplace_back();
     const std::string text = without_comments(module.substr(body + 2, end - body - 2));
     read_body(text);
@@ -194,7 +196,6 @@ class Parser {
     }
     constexpr std::size_t kAlignment = 16;
     end = (end + kAlignment - 1) / kAlignment * kAlignment;
-    kernel_.shared_bytes = end;
     kernel_.dynamic_shared = end;
     for (auto& [name, variable] : shared_) {
       if (variable.used && variable.dynamic) {
@@ -238,6 +239,18 @@ class Parser {
       kernel_.parameters.push_back({end, size});
       parameters_[std::string(name.substr(0, bracket))] = end;
       end += size;
+    }
+  }
+
+  /// What __launch_bounds__ says.
+  void read_limits(std::string_view text) {
+    constexpr std::string_view kThreads = ".maxntid ";
+    if (const auto at = text.find(kThreads); at != std::string_view::npos) {
+      kernel_.most_threads = 1;
+      const std::string_view sizes = text.substr(at + kThreads.size());
+      for (const std::string_view size : split(sizes.substr(0, sizes.find('\n')))) {
+        kernel_.most_threads *= static_cast<std::size_t>(to_number(size));
+      }
     }
   }
 
@@ -291,7 +304,10 @@ class Parser {
     special_ = -1;
     read_operands(i, opcode, text);
     i.special = special_;
-    i.run = find_instruction(special_ >= 0 ? "mov.special" : opcode, i.count > 0 ? i[0].bytes : 0);
+    i.run = find_instruction(special_ >= 0 ? "mov.special" : opcode);
+    kernel_.lets_next_begin =
+        kernel_.lets_next_begin || opcode == "griddepcontrol.launch_dependents";
+    kernel_.multiplies_shared = kernel_.multiplies_shared || opcode.starts_with("wgmma.");
     if (i.run == nullptr) {
       throw Fault(fmt::format("{}: no machine does '{}'", kernel_.name, i.text));
     }

@@ -15,8 +15,8 @@ float high(std::uint32_t pair) { return std::bit_cast<float>(pair & 0xFFFF0000);
 /// Shared memory lies there in pieces of 16 bytes.
 const std::uint16_t* piece_at(const Warp& w, const Instruction& i, std::uint32_t address,
                               int lane) {
-  constexpr std::size_t kPiece = 16;
-  return reinterpret_cast<const std::uint16_t*>(w.memory(i, Space::kShared, address, kPiece, lane));
+  return reinterpret_cast<const std::uint16_t*>(
+      w.memory(i, Space::kShared, address, Watched::kBytes, lane));
 }
 
 template <bool kTransposed>
@@ -53,8 +53,10 @@ void store_matrices(Warp& w, const Instruction& i) {
       auto* const to = const_cast<std::uint16_t*>(
           piece_at(w, i, static_cast<std::uint32_t>(w.address(i[0], lane)), lane));
       std::memcpy(to, words + 4 * row, 4 * sizeof(std::uint32_t));
+      w.block().note_write(reinterpret_cast<const std::byte*>(to), Watched::kBytes, w.number());
     }
   }
+  w.fall_apart();
 }
 
 /// A warp's left factor: its rows.
@@ -122,10 +124,10 @@ void warp_product(Warp& w, const Instruction& i) {
 }
 
 /// What a descriptor says of a factor in shared memory: rows of 128 bytes whose pieces of 16 are
-/// permuted.
+/// permuted. What is read of it must stay until the product was waited for.
 class Factor {
  public:
-  Factor(const Warp& w, const Instruction& i, std::uint64_t descriptor)
+  Factor(Warp& w, const Instruction& i, std::uint64_t descriptor)
       : w_(w), i_(i), descriptor_(descriptor) {
     constexpr std::uint64_t kLayout = std::uint64_t{1} << 62 | std::uint64_t{1024 >> 4} << 32;
     constexpr std::uint64_t kFields = ~(std::uint64_t{0x3FFF} << 16 | 0x3FFF);
@@ -166,10 +168,16 @@ class Factor {
   const std::uint16_t* at(std::uint32_t offset, std::uint32_t farther) const {
     const std::uint32_t address =
         (static_cast<std::uint32_t>(descriptor_ & 0x3FFF) << 4) + offset + farther;
-    return piece_at(w_, i_, address ^ (address >> 7 & 7) << 4, 0);
+    const std::uint16_t* const found = piece_at(w_, i_, address ^ (address >> 7 & 7) << 4, 0);
+    const auto* const bytes = reinterpret_cast<const std::byte*>(found);
+    if (w_.block().is_unfenced(bytes, Watched::kBytes)) {
+      w_.fail(i_, 0, "a factor was written, and not fenced");
+    }
+    w_.factors.push_back({Watched(bytes), w_.product_groups});
+    return found;
   }
 
-  const Warp& w_;
+  Warp& w_;
   const Instruction& i_;
   std::uint64_t descriptor_;
 };
@@ -199,6 +207,25 @@ void group_product(Warp& w, const Instruction& i) {
   multiply<kColumns>(w, i.operands, i.operands, left, right, (w.predicate(right_at[1]) & 1) != 0);
 }
 
+void close_products(Warp& w, const Instruction&) {
+  if (w.gather(~Mask{0})) {
+    ++w.product_groups;
+  }
+}
+void wait_for_products(Warp& w, const Instruction& i) {
+  if (!w.gather(~Mask{0})) {
+    return;
+  }
+  const int pending = static_cast<int>(*w.in<std::uint32_t>(i[0]));
+  std::erase_if(w.factors, [&](const Warp::Factor& factor) {
+    const bool over = factor.group < w.product_groups - pending;
+    if (over && factor.piece.changed()) {
+      w.fail(i, 0, "a factor changed before the product was done");
+    }
+    return over;
+  });
+}
+
 }  // namespace
 
 void add_products(Table& table) {
@@ -209,6 +236,8 @@ void add_products(Table& table) {
   table["wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16"] = &group_product<64>;
   table["wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16"] = &group_product<128>;
   table["wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16"] = &group_product<256>;
+  table["wgmma.commit_group.sync.aligned"] = &close_products;
+  table["wgmma.wait_group.sync.aligned"] = &wait_for_products;
 }
 
 }  // namespace carope::ptx

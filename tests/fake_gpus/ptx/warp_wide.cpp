@@ -10,11 +10,24 @@ int first_lane(const Warp& w) { return std::countr_zero(w.mask()); }
 
 enum class Shuffle { kButterfly, kUp, kDown, kIndex };
 
+/// Whether all lanes are there that those here name.
+bool gather_named(Warp& w, const Instruction& i, const Operand& masks) {
+  Mask wanted = 0;
+  for_each_lane(w, [&](int lane) {
+    const Mask own = w.in<Mask>(masks)[lane];
+    if ((own >> lane & 1) == 0) {
+      w.fail(i, lane, "the mask does not have the lane itself");
+    }
+    wanted |= own;
+  });
+  return w.gather(wanted);
+}
+
 template <Shuffle kHow>
 void shuffle(Warp& w, const Instruction& i) {
   const bool tells = i[1].bytes == 0 && !i[1].constant;
   const int a = tells ? 2 : 1;
-  if (!w.gather(w.in<std::uint32_t>(i[a + 3])[first_lane(w)])) {
+  if (!gather_named(w, i, i[a + 3])) {
     return;
   }
   std::uint32_t results[kLanes];
@@ -42,73 +55,85 @@ void shuffle(Warp& w, const Instruction& i) {
     results[lane] =
         (w.mask() >> from & 1) != 0 ? w.in<std::uint32_t>(i[a])[from] : ~std::uint32_t{0};
   }
-  for (int lane = 0; lane < kLanes; ++lane) {
-    if ((w.mask() >> lane & 1) != 0) {
-      w.out<std::uint32_t>(i[0])[lane] = results[lane];
-    }
-  }
+  for_each_lane(w, [&](int lane) { w.out<std::uint32_t>(i[0])[lane] = results[lane]; });
   if (tells) {
     w.set_predicate(i[1], in_range);
   }
 }
 
-void set_words(Warp& w, const Operand& to, std::uint32_t value) {
-  for (int lane = 0; lane < kLanes; ++lane) {
-    if ((w.mask() >> lane & 1) != 0) {
-      w.out<std::uint32_t>(to)[lane] = value;
-    }
-  }
-}
-
 void ballot(Warp& w, const Instruction& i) {
-  if (w.gather(w.in<std::uint32_t>(i[2])[first_lane(w)])) {
-    set_words(w, i[0], w.predicate(i[1]) & w.mask());
+  if (gather_named(w, i, i[2])) {
+    const Mask votes = w.predicate(i[1]) & w.mask();
+    for_each_lane(w, [&](int lane) { w.out<Mask>(i[0])[lane] = votes & w.in<Mask>(i[2])[lane]; });
   }
 }
-void any(Warp& w, const Instruction& i) {
-  if (w.gather(w.in<std::uint32_t>(i[2])[first_lane(w)])) {
-    w.set_predicate(i[0], (w.predicate(i[1]) & w.mask()) != 0 ? ~Mask{0} : 0);
+/// Whether any lane of a mask says so, or none does not.
+template <bool kAll>
+void vote(Warp& w, const Instruction& i) {
+  if (!gather_named(w, i, i[2])) {
+    return;
   }
-}
-void all(Warp& w, const Instruction& i) {
-  if (w.gather(w.in<std::uint32_t>(i[2])[first_lane(w)])) {
-    w.set_predicate(i[0], (w.predicate(i[1]) & w.mask()) == w.mask() ? ~Mask{0} : 0);
-  }
+  const Mask votes = (kAll ? ~w.predicate(i[1]) : w.predicate(i[1])) & w.mask();
+  Mask found = 0;
+  for_each_lane(w, [&](int lane) {
+    found |= static_cast<Mask>((votes & w.in<Mask>(i[2])[lane]) != 0) << lane;
+  });
+  w.set_predicate(i[0], kAll ? ~found : found);
 }
 
-void sync_warp(Warp& w, const Instruction& i) {
-  w.gather(w.in<std::uint32_t>(i[0])[first_lane(w)]);
-}
+void sync_warp(Warp& w, const Instruction& i) { gather_named(w, i, i[0]); }
 
-unsigned lanes(const Warp& w) { return static_cast<unsigned>(std::popcount(w.mask())); }
-int number(const Warp& w, const Operand& from) {
-  return static_cast<int>(w.in<std::uint32_t>(from)[first_lane(w)]);
+/// A barrier of the block as a warp, all of whose lanes are there, names it.
+struct Meeting {
+  int barrier;
+  unsigned wanted;  // warps; 0: all
+  unsigned times;   // it had opened before
+};
+Meeting meeting(const Warp& w, const Instruction& i, const Operand& number, const Operand* count) {
+  const int lane = first_lane(w);
+  const std::uint32_t barrier = w.in<std::uint32_t>(number)[lane];
+  const std::uint32_t threads = count != nullptr ? w.in<std::uint32_t>(*count)[lane] : 0;
+  if (barrier >= Block::kBarriers || threads % kLanes != 0 || (count != nullptr && threads == 0)) {
+    w.fail(i, lane, "a barrier that no block has, or not for whole warps");
+  }
+  const NamedBarrier& before = w.block().barriers[barrier];
+  if (before.arrived > 0 && before.wanted != threads / kLanes) {
+    w.fail(i, lane, "others who came to this barrier wait for another number of threads");
+  }
+  return {static_cast<int>(barrier), threads / kLanes, before.times};
 }
 
 void sync_block(Warp& w, const Instruction& i) {
-  const int barrier = number(w, i[0]);
-  const unsigned times = w.block().barriers[barrier].times;
-  const auto wanted = static_cast<unsigned>(i.count > 1 ? number(w, i[1]) : 0);
-  if (!w.block().arrive(barrier, lanes(w), wanted, 0)) {
-    w.wait_for(barrier, times);
+  if (!w.gather(~Mask{0})) {
+    return;
+  }
+  const Meeting m = meeting(w, i, i[0], i.count > 1 ? &i[1] : nullptr);
+  if (!w.block().arrive(m.barrier, m.wanted, 0)) {
+    w.wait_for(m.barrier, m.times);
   }
 }
 void pass_by(Warp& w, const Instruction& i) {
-  w.block().arrive(number(w, i[0]), lanes(w), static_cast<unsigned>(number(w, i[1])), 0);
+  if (w.gather(~Mask{0})) {
+    const Meeting m = meeting(w, i, i[0], &i[1]);
+    w.block().arrive(m.barrier, m.wanted, 0);
+  }
 }
 /// Its result comes with the barrier's opening, to the last to arrive as to the others.
 void count_in_block(Warp& w, const Instruction& i) {
-  const int barrier = number(w, i[1]);
-  const unsigned times = w.block().barriers[barrier].times;
+  constexpr int kWithThreads = 4;
+  if (!w.gather(~Mask{0})) {
+    return;
+  }
+  const Meeting m = meeting(w, i, i[1], i.count == kWithThreads ? &i[2] : nullptr);
   const auto counted = static_cast<unsigned>(std::popcount(w.predicate(i[i.count - 1]) & w.mask()));
-  w.block().arrive(barrier, lanes(w), 0, counted);
-  w.wait_for(barrier, times);
+  w.block().arrive(m.barrier, m.wanted, counted);
+  w.wait_for(m.barrier, m.times, &i[0]);
 }
 
 void arrive_at_cluster(Warp& w, const Instruction&) {
   if (w.gather(~Mask{0})) {
     w.cluster_arrivals = w.block().machine().cluster_times(w.block());
-    w.block().machine().arrive_at_cluster(w.block(), lanes(w));
+    w.block().machine().arrive_at_cluster(w.block());
   }
 }
 void wait_for_cluster(Warp& w, const Instruction&) {
@@ -117,6 +142,8 @@ void wait_for_cluster(Warp& w, const Instruction&) {
   }
 }
 
+void wait_for_kernels_before(Warp& w, const Instruction&) { w.waited |= w.mask(); }
+void fence(Warp& w, const Instruction&) { w.block().fence(w.number()); }
 void leave(Warp& w, const Instruction&) { w.leave(); }
 void nothing(Warp&, const Instruction&) {}
 void nothing_together(Warp& w, const Instruction&) { w.gather(~Mask{0}); }
@@ -129,8 +156,8 @@ void add_warp_wide(Table& table) {
   table["shfl.sync.down.b32"] = &shuffle<Shuffle::kDown>;
   table["shfl.sync.idx.b32"] = &shuffle<Shuffle::kIndex>;
   table["vote.sync.ballot.b32"] = table["vote.ballot.sync.b32"] = &ballot;
-  table["vote.sync.any.pred"] = &any;
-  table["vote.sync.all.pred"] = &all;
+  table["vote.sync.any.pred"] = &vote<false>;
+  table["vote.sync.all.pred"] = &vote<true>;
   table["bar.warp.sync"] = &sync_warp;
   table["bar.sync"] = &sync_block;
   table["bar.arrive"] = &pass_by;
@@ -138,14 +165,14 @@ void add_warp_wide(Table& table) {
   table["barrier.cluster.arrive.release.aligned"] = &arrive_at_cluster;
   table["barrier.cluster.wait.acquire.aligned"] = &wait_for_cluster;
   table["ret"] = table["exit"] = &leave;
-  for (const char* name : {"membar.gl", "membar.cta", "fence.proxy.async.shared::cta",
-                           "fence.mbarrier_init.release.cluster", "griddepcontrol.wait",
+  table["griddepcontrol.wait"] = &wait_for_kernels_before;
+  table["fence.proxy.async.shared::cta"] = &fence;
+  for (const char* name : {"membar.gl", "membar.cta", "fence.mbarrier_init.release.cluster",
                            "griddepcontrol.launch_dependents", "prefetch.global.L2",
                            "cp.async.bulk.prefetch.tensor.2d.L2.global.tile"}) {
     table[name] = &nothing;
   }
-  for (const char* name : {"wgmma.fence.sync.aligned", "wgmma.commit_group.sync.aligned",
-                           "wgmma.wait_group.sync.aligned", "setmaxnreg.inc.sync.aligned.u32",
+  for (const char* name : {"wgmma.fence.sync.aligned", "setmaxnreg.inc.sync.aligned.u32",
                            "setmaxnreg.dec.sync.aligned.u32"}) {
     table[name] = &nothing_together;
   }
