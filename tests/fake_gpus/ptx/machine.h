@@ -269,7 +269,7 @@ class Machine {
 /// was not early: early kernels wait before they read that.
 class UnfinishedWrites {
  public:
-  void clear() { pieces_.clear(); }
+  void clear() { std::unordered_set<std::uint64_t>().swap(pieces_); }
   void add(std::uint64_t at) { pieces_.insert(at / kPiece); }
   bool has(std::uint64_t at) const { return pieces_.contains(at / kPiece); }
 
