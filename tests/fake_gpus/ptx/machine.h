@@ -28,7 +28,7 @@ struct Size {
 };
 
 struct Launch {
-  Size grid, block;
+  Size grid{}, block{};
   std::size_t dynamic_shared = 0;
   unsigned cluster = 1;      // blocks that share memory
   bool all_at_once = false;  // whether blocks wait for each other
@@ -121,8 +121,9 @@ class Warp {
   void let_others(bool again);
   /// Has looked at what others may change.
   void note_look() { looked_ = true; }
-  /// Some lanes may fall behind the others, until these wait for them.
-  void fall_apart();
+  /// Some lanes may fall behind the others, before or after this instruction, until these wait for
+  /// them.
+  void fall_apart(bool before);
   void leave();
 
   struct Copy {

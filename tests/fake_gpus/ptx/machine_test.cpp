@@ -17,6 +17,7 @@ using testing::Contains;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 /// 64 numbers that kernels read and write.
 class Memory {
@@ -41,7 +42,7 @@ Kernel kernel_of(const std::string& body) {
 {{
 	.reg .pred 	%p<10>;
 	.reg .b32 	%r<20>;
-	.reg .f32 	%f<10>;
+	.reg .f32 	%f<40>;
 	.reg .b64 	%rd<10>;
 	.shared .align 16 .b8 room[256];
 	ld.param.u64 	%rd1, [test_param_0];
@@ -56,18 +57,21 @@ Kernel kernel_of(const std::string& body) {
                       "test");
 }
 
-void run(const std::string& body, Memory& memory, unsigned threads = 32, unsigned blocks = 1) {
+void launch(const std::string& body, Memory& memory, const Launch& how) {
   const Kernel kernel = kernel_of(body);
   std::array<std::byte, 8> parameters;
   const std::uint64_t address = memory.address();
   std::memcpy(parameters.data(), &address, sizeof(address));
-  Machine(kernel, {.grid = {blocks}, .block = {threads}}, parameters).run();
+  Machine(kernel, how, parameters).run();
+}
+void run(const std::string& body, Memory& memory, unsigned threads = 32, unsigned blocks = 1) {
+  launch(body, memory, {.grid = {blocks}, .block = {threads}});
 }
 
-std::string fault_of(const std::string& body) {
+std::string fault_of(const std::string& body, const Launch& how = {.block = {32}}) {
   Memory memory;
   try {
-    run(body, memory);
+    launch(body, memory, how);
   } catch (const Fault& fault) {
     return fault.what();
   }
@@ -226,6 +230,124 @@ $wait:
     st.global.u32 [%rd2], %r4;)",
       memory);
   EXPECT_THAT(std::vector(memory.values.begin(), memory.values.begin() + kLanes), Each(15U));
+}
+
+constexpr const char* kBulkCopy = R"(mov.u32 %r2, room;
+    add.s32 %r3, %r2, 128;
+    setp.ne.s32 %p1, %r1, 0;
+    @%p1 bra $away;
+    {}
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 64;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd1], 64, [%r3];
+    {}
+$away:)";
+constexpr const char* kSetUp = "mbarrier.init.shared.b64 [%r3], 1;";
+constexpr const char* kWait = R"($wait:
+    mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0;
+    @!%p2 bra $wait;)";
+
+TEST(PtxMachine, NoticesCopiesThatAreNotTakenCareOf) {
+  const auto fault = [](const std::string& before, const std::string& after) {
+    return fault_of(fmt::format(fmt::runtime(kBulkCopy), before, after));
+  };
+  EXPECT_EQ(fault(kSetUp, kWait), "(none)");
+  EXPECT_THAT(fault("", kWait), HasSubstr("a barrier that nobody has set up"));
+  EXPECT_THAT(fault(kSetUp, ""), HasSubstr("ends before what is copied to it has come"));
+  EXPECT_THAT(fault(kSetUp, std::string("st.global.u32 [%rd1], 7;") + kWait),
+              HasSubstr("the source of a copy changed"));
+  EXPECT_THAT(
+      fault_of(fmt::format(fmt::runtime(kCopy), "st.global.u32 [%rd5], 7; cp.async.wait_group 0;")),
+      HasSubstr("the source of a copy changed"));
+}
+
+TEST(PtxMachine, NoLaneCanRelyOnOthersOfItsWarp) {
+  constexpr unsigned kBlocks = 1024;
+  // Each lane writes a number for its neighbour; some block says whether all had theirs.
+  constexpr const char* kExchange = R"(mov.u32 %r2, room;
+    shl.b32 %r3, %r1, 2;
+    add.s32 %r4, %r2, %r3;
+    st.shared.u32 [%r4], 1;
+    {}
+    xor.b32 %r5, %r4, 4;
+    ld.shared.u32 %r6, [%r5];
+    setp.ne.s32 %p1, %r6, 1;
+    @%p1 st.global.u32 [%rd2], 12345;)";
+  Memory memory;
+  run(fmt::format(fmt::runtime(kExchange), "bar.warp.sync -1;"), memory, 32, kBlocks);
+  EXPECT_THAT(memory.values, Not(Contains(12345U)));
+  run(fmt::format(fmt::runtime(kExchange), ""), memory, 32, kBlocks);
+  EXPECT_THAT(memory.values, Contains(12345U));
+}
+
+TEST(PtxMachine, NoticesWarpsThatDoNotAgreeOnABarrier) {
+  const Launch two_warps{.block = {64}};
+  EXPECT_THAT(fault_of("bar.sync 1, 33;", two_warps), HasSubstr("not for whole warps"));
+  EXPECT_THAT(fault_of("bar.sync 16;", two_warps), HasSubstr("that no block has"));
+  EXPECT_THAT(fault_of(R"(setp.lt.s32 %p1, %r1, 32;
+    @%p1 bra $few;
+    bar.sync 1, 64;
+    bra $away;
+$few:
+    bar.sync 1, 96;
+$away:)",
+                       two_warps),
+              HasSubstr("wait for another number of threads"));
+}
+
+TEST(PtxMachine, NoticesKernelsThatBeginEarlyAndDoNotWait) {
+  const Launch early{.block = {32}, .early = true};
+  const std::string wait = "griddepcontrol.wait;";
+  const std::string store = "st.global.u32 [%rd2], %r1;";
+  EXPECT_THAT(fault_of(store, early), HasSubstr("the kernels before were not waited for"));
+  EXPECT_EQ(fault_of(wait + store, early), "(none)");
+
+  Memory memory;
+  run("griddepcontrol.launch_dependents;" + store, memory);
+  const std::string load = "ld.global.u32 %r2, [%rd2];";
+  EXPECT_THROW(launch(load, memory, early), Fault);
+  EXPECT_NO_THROW(launch(wait + load, memory, early));
+  run("griddepcontrol.launch_dependents;" + store, memory);
+  EXPECT_NO_THROW(launch(load, memory, {.block = {32}})) << "that begins when all are done";
+}
+
+TEST(PtxMachine, NoticesFactorsThatAProductDoesNotHaveYet) {
+  constexpr unsigned kThreads = 128;
+  // One product of what lies at the next multiple of 1024 bytes, and what is done before and after.
+  const auto fault = [](const std::string& fence, const std::string& wait) {
+    std::string sums;
+    for (int i = 0; i < 32; ++i) {
+      sums += fmt::format("{}%f{}", i == 0 ? "" : ",", i);
+    }
+    const std::string body = fmt::format(R"(mov.u32 %r2, room;
+    add.s32 %r2, %r2, 1023;
+    and.b32 %r2, %r2, -1024;
+    shl.b32 %r3, %r1, 6;
+    add.s32 %r4, %r2, %r3;
+    mov.u32 %r5, 0;
+    st.shared.v4.u32 [%r4], {{%r5,%r5,%r5,%r5}};
+    st.shared.v4.u32 [%r4+16], {{%r5,%r5,%r5,%r5}};
+    st.shared.v4.u32 [%r4+32], {{%r5,%r5,%r5,%r5}};
+    st.shared.v4.u32 [%r4+48], {{%r5,%r5,%r5,%r5}};
+    {}
+    bar.sync 0;
+    shr.u32 %r6, %r2, 4;
+    cvt.u64.u32 %rd4, %r6;
+    or.b64 %rd5, %rd4, 4611686293305294848;
+    setp.ne.s32 %p1, %r5, 0;
+    wgmma.fence.sync.aligned;
+    wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {{{}}}, %rd5, %rd5, %p1, 1, 1, 0, 0;
+    wgmma.commit_group.sync.aligned;
+    {}
+    st.shared.u32 [%r4], %r1;
+    wgmma.wait_group.sync.aligned 0;)",
+                                         fence, sums, wait);
+    return fault_of(body, {.block = {kThreads}, .dynamic_shared = 16384});
+  };
+  const std::string fence = "fence.proxy.async.shared::cta;";
+  const std::string wait = "wgmma.wait_group.sync.aligned 0; bar.sync 0;";
+  EXPECT_EQ(fault(fence, wait), "(none)");
+  EXPECT_THAT(fault("", wait), HasSubstr("a factor was written, and not fenced"));
+  EXPECT_THAT(fault(fence, ""), HasSubstr("a factor changed before the product was done"));
 }
 
 TEST(PtxMachine, NamesAddressesThatAreNobodys) {

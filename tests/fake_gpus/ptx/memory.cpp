@@ -76,6 +76,9 @@ void load_changing(Warp& w, const Instruction& i) {
 template <class T>
 void store(Warp& w, const Instruction& i) {
   const int count = i.count - 1;
+  if (i.space == Space::kShared) {
+    w.fall_apart(true);
+  }
   for_each_lane(w, [&](int lane) {
     T values[4];
     for (int k = 0; k < count; ++k) {
@@ -90,7 +93,7 @@ void store(Warp& w, const Instruction& i) {
   });
   w.block().machine().note_event();
   if (i.space == Space::kShared) {
-    w.fall_apart();
+    w.fall_apart(false);
   }
 }
 

@@ -56,7 +56,7 @@ void store_matrices(Warp& w, const Instruction& i) {
       w.block().note_write(reinterpret_cast<const std::byte*>(to), Watched::kBytes, w.number());
     }
   }
-  w.fall_apart();
+  w.fall_apart(false);
 }
 
 /// A warp's left factor: its rows.

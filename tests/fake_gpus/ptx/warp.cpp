@@ -131,7 +131,7 @@ void Warp::let_others(bool again) {
   stop_ = true;
 }
 
-void Warp::fall_apart() {
+void Warp::fall_apart(bool before) {
   constexpr unsigned kSeldom = 64;
   constexpr std::array<Mask, 4> kBehind{0x55555555, 0xAAAAAAAA, 0x0000FFFF, 0xFFFF0000};
   Machine& machine = block_.machine();
@@ -140,7 +140,7 @@ void Warp::fall_apart() {
   }
   const Mask behind = mask_ & kBehind[machine.random(kBehind.size())];
   if (behind != 0 && behind != mask_) {
-    others_.push_back({pc_ + 1, behind, State::kSlept});
+    others_.push_back({before ? pc_ : pc_ + 1, behind, State::kSlept});
     mask_ &= ~behind;
   }
 }
