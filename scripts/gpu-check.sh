@@ -31,8 +31,8 @@ if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
   echo "No GPU was found (nvidia-smi -L shows none): run this on a machine that has one." >&2
   exit 1
 fi
-programs=(core_test cuda_ops_test cuda_model_test cuda_token_pass_test cuda_token_row_test cuda_pick_test
-  cuda_training_test cuda_commands_test attention_rotates_test attention_through_test golden_test train_test dist_test)
+programs=(core_test cuda_ops_test cuda_model_test cuda_pick_test cuda_training_test
+  cuda_commands_test attention_rotates_test attention_through_test golden_test train_test dist_test)
 if [ $# -eq 0 ]; then
   cmake --preset cuda
   cmake --build --preset cuda --target carope_program "${programs[@]}"
@@ -213,8 +213,6 @@ if has tests; then
   check 300 1 "$tests/core_test" --gtest_brief=1
   check 900 4 "$tests/cuda_ops_test" --gtest_brief=1
   check 600 4 "$tests/cuda_model_test" --gtest_brief=1
-  check 600 2 "$tests/cuda_token_pass_test" --gtest_brief=1
-  check 300 2 "$tests/cuda_token_row_test" --gtest_brief=1
   check 300 1 "$tests/cuda_pick_test" --gtest_brief=1
   check 300 4 "$tests/cuda_training_test" --gtest_brief=1
   check 300 4 "$tests/attention_rotates_test" --gtest_brief=1
@@ -301,7 +299,6 @@ operations=${operations#:}
 # The attention that rotates, with every input it takes, where blocks use each place in shared memory again.
 rotates='*/RotatesOnGpu.*StepByStep/B3_T384_H1:*/RotatesOnGpu.*StepByStep/B23_T256_H12'
 through='*/ThroughOnGpu.*StepByStep/B3_T384_H1:*/ThroughOnGpu.*StepByStep/B12_T128_H12'
-token='*/CudaTokenPass.*/carope_H4_D32'
 picks='CudaPick.G*:CudaPick.Names*'
 whole_tiles='*/WholeTiles.L*/carope_B2_T512_H8'
 step='*/TrainingStep.GivesTheSameBitsAgain/carope_B4_T128_H4'
@@ -329,7 +326,6 @@ if has memcheck; then
   sanitize memcheck 120 2 attention_rotates_test "$rotates"
   sanitize memcheck 120 2 attention_through_test "$through"
   sanitize memcheck 240 4 cuda_model_test "$models:*/CudaDecoding.PiecesEqual*/carope_embedding_D64_*"
-  sanitize memcheck 240 1 cuda_token_pass_test "$token"
   sanitize memcheck 240 1 cuda_pick_test "$picks"
   sanitize memcheck 240 2 cuda_training_test "$whole_tiles:$step"
 fi

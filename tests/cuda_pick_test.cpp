@@ -6,47 +6,25 @@
 #include <limits>
 #include <optional>
 
+#include "core/cuda.h"
+#include "generate/generator.h"
+#include "support/cuda_contexts.h"
+#include "support/device_model.h"
 #include "support/errors.h"
-#include "support/token_pass.h"
 
 namespace carope::test {
 namespace {
 
-/// What a sampler on the host makes of a sequence whose tokens are read one by one.
-struct HostContinued {
-  std::vector<TokenId> tokens;
-  std::int64_t seen;
-  std::vector<std::vector<std::uint32_t>> state;
-};
+constexpr std::int64_t kVocabulary = 300;
+constexpr std::size_t kTokens = 60;
 
-std::vector<std::vector<std::uint32_t>> phases_of(const SequenceReader& reader) {
-  std::vector<std::vector<std::uint32_t>> phases;
-  for (const DecodeState::Layer& layer : reader.state().layers) {
-    phases.push_back(read_words(layer.position[0]));
-  }
-  return phases;
-}
-
-HostContinued continue_on_host(DeviceModel& model, Sampler& sampler, TokenId begin,
-                               std::size_t count, std::optional<TokenId> end) {
-  SequenceReader reader(model.ctx(), model.gpt(), static_cast<std::int64_t>(count) + 1);
-  std::vector<TokenId> tokens;
-  TokenId token = begin;
-  while (tokens.size() < count && (tokens.empty() || token != end)) {
-    reader.read({&token, 1});
-    token = sampler.pick(reader.logits(), reader.state().seen);
-    tokens.push_back(token);
-  }
-  return {tokens, reader.state().seen, phases_of(reader)};
-}
-
-class CudaPick : public TokenPassOnGpu {
+class CudaPick : public testing::Test {
  protected:
   void SetUp() override {
-    TokenPassOnGpu::SetUp();
-    if (!IsSkipped()) {
-      ctx_.emplace(cuda_context());
+    if (!has_gpu()) {
+      GTEST_SKIP() << "no GPU is present";
     }
+    ctx_.emplace(cuda_context());
   }
 
   static std::vector<TokenId> range(TokenId first, TokenId last) {
@@ -57,41 +35,46 @@ class CudaPick : public TokenPassOnGpu {
     return ids;
   }
 
+  /// A model whose gates differ from token to token.
+  static DeviceModel make_model() {
+    DeviceModel model(
+        {.layers = 3, .heads = 2, .width = 128, .vocabulary = kVocabulary, .length = kTokens},
+        cuda_context(), DType::kBF16);
+    model.gpt().initialise(5);
+    model.change_parameters([](const Parameter& parameter, std::vector<float>& values) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        values[i] += static_cast<float>(0.04 * uniform(parameter.spec.name, i));
+      }
+    });
+    return model;
+  }
+
   TokenPick pick(const TokenChoice& choice, const std::vector<float>& logits,
                  double uniform = 0.0) {
     Context& ctx = *ctx_;
     const Memory values(ctx.device(), logits.size() * sizeof(float));
-    const Memory next(ctx.device(), sizeof(NextToken));
     copy_from_host(values.data(), logits.data(), values.bytes(), ctx.device());
-    NextToken token{.token = 3, .offset = 6, .ended = 0};
-    copy_from_host(next.data(), &token, sizeof(token), ctx.device());
-    const std::shared_ptr<void> pinned = cuda::allocate_pinned(4 * sizeof(TokenPick));
-    auto* picks = static_cast<TokenPick*>(pinned.get());
-    picks[2].uniform = uniform;
+    const std::shared_ptr<void> pinned = cuda::allocate_pinned(sizeof(TokenPick));
+    auto* pick = static_cast<TokenPick*>(pinned.get());
+    pick->uniform = uniform;
     pick_token(ctx, choice,
                Tensor(values.data(), {{static_cast<std::int64_t>(logits.size())}}, ctx.device()),
-               Tensor(next.data(), {{3}, DType::kI32}, ctx.device()), picks, 4);
+               pick);
     wait(ctx);
-    copy_to_host(&token, next.data(), sizeof(token), ctx.device());
-    EXPECT_EQ(token.offset, 7);
-    EXPECT_EQ(token.token, picks[2].token < 0 ? 3 : picks[2].token);
-    ended_ = token.ended != 0;
-    return picks[2];
+    return *pick;
   }
 
   std::optional<Context> ctx_;
-  bool ended_ = false;
 };
 
 TEST_F(CudaPick, GreedilyTheFirstOfTheHighest) {
   for (const std::size_t size : {std::size_t{70}, std::size_t{1000}, std::size_t{70001}}) {
     const auto count = static_cast<std::int64_t>(size) - 10;
-    const TokenChoice choice{.first = 4, .count = count, .temperature = 0.0, .end = 40};
+    const TokenChoice choice{.first = 4, .count = count, .temperature = 0.0};
     std::vector<float> logits(size, -1.0F);
     logits[3] = 9.0F;  // not allowed, nor is the next
     logits[size - 6] = 9.0F;
     EXPECT_EQ(pick(choice, logits).token, 4) << size;
-    EXPECT_FALSE(ended_);
     logits[size - 7] = 2.0F;
     EXPECT_EQ(pick(choice, logits).token, static_cast<std::int32_t>(size) - 7);
     logits[43] = logits[size / 2] = 2.0F;
@@ -99,7 +82,6 @@ TEST_F(CudaPick, GreedilyTheFirstOfTheHighest) {
     logits[40] = logits[41] = 3.0F;
     EXPECT_EQ(pick(choice, logits).token, 40);
     EXPECT_EQ(pick(choice, logits).logit, 3.0F);
-    EXPECT_TRUE(ended_);
   }
 }
 
@@ -148,55 +130,30 @@ TEST_F(CudaPick, NamesTheFirstLogitThatIsNotFinite) {
     const TokenPick found = pick({.first = 4, .count = 490, .temperature = temperature}, logits);
     EXPECT_EQ(found.token, -1 - 333);
     EXPECT_EQ(found.logit, std::numeric_limits<float>::infinity());
-    EXPECT_TRUE(ended_);
   }
 }
 
 TEST_F(CudaPick, ContinuesASequenceAsTheHostDoes) {
-  constexpr std::size_t kTokens = 60;
-  for (const Use use : {Use::kFastest, Use::kOneAnOperation}) {
-    DeviceModel model = make_model(config(2, 64));
-    model.ctx().state<TokenKernels>().use = use;
-    for (const double temperature : {0.0, 0.5, 1.0}) {
-      SCOPED_TRACE(fmt::format("temperature {}", temperature));
-      Sampler sampler({.temperature = temperature}, range(7, kVocabulary - 5));
-      std::optional<TokenId> end;
-      for (int run = 0; run < 2; ++run) {  // to as many tokens as are wanted, then to an end
-        const HostContinued expected = continue_on_host(model, sampler, 1, kTokens, end);
-        SequenceReader reader(model.ctx(), model.gpt(), kTokens + 1);
-        reader.pick_by(sampler, end);
-        std::vector<TokenId> tokens;
-        TokenId token = 1;
-        while (tokens.size() < kTokens && (tokens.empty() || token != end)) {
-          token = reader.next(token, static_cast<std::int64_t>(kTokens - tokens.size()));
-          tokens.push_back(token);
-        }
-        EXPECT_EQ(tokens, expected.tokens);
-        EXPECT_EQ(reader.state().seen, expected.seen);
-        EXPECT_EQ(phases_of(reader), expected.state);
-        end = expected.tokens[kTokens / 2];
-      }
+  DeviceModel model = make_model();
+  for (const double temperature : {0.0, 0.5, 1.0}) {
+    SCOPED_TRACE(fmt::format("temperature {}", temperature));
+    Sampler sampler({.temperature = temperature}, range(7, kVocabulary - 5));
+    SequenceReader on_host(model.ctx(), model.gpt(), kTokens);
+    SequenceReader on_gpu(model.ctx(), model.gpt(), kTokens);
+    on_gpu.pick_by(sampler);
+    TokenId token = 1;
+    for (std::size_t n = 0; n < kTokens; ++n) {
+      on_host.read({&token, 1});
+      const TokenId picked = on_gpu.next(token);
+      token = sampler.pick(on_host.logits(), on_host.state().seen);
+      ASSERT_EQ(picked, token) << n;
     }
+    EXPECT_EQ(on_gpu.state().seen, on_host.state().seen);
   }
-}
-
-TEST_F(CudaPick, GoesOnAfterTheEnd) {
-  DeviceModel model = make_model(config(2, 64));
-  Sampler sampler({.temperature = 1.0}, range(0, kVocabulary));
-  const HostContinued whole = continue_on_host(model, sampler, 1, 40, std::nullopt);
-  const TokenId end = whole.tokens[10];
-  SequenceReader reader(model.ctx(), model.gpt(), 41);
-  reader.pick_by(sampler, end);
-  std::vector<TokenId> tokens;
-  for (TokenId token = 1; tokens.size() < 40; tokens.push_back(token)) {
-    token = reader.next(token, static_cast<std::int64_t>(40 - tokens.size()));
-  }
-  EXPECT_EQ(tokens, whole.tokens);
-  EXPECT_EQ(phases_of(reader), whole.state);
 }
 
 TEST_F(CudaPick, RefusesABrokenModelAsTheSamplerDoes) {
-  DeviceModel model = make_model(config(2, 64));
+  DeviceModel model = make_model();
   model.change_parameters([](const Parameter& parameter, std::vector<float>& values) {
     if (parameter.spec.name == "block.1.position.bias") {
       values[1] = std::numeric_limits<float>::quiet_NaN();
@@ -204,8 +161,8 @@ TEST_F(CudaPick, RefusesABrokenModelAsTheSamplerDoes) {
   });
   Sampler sampler({.temperature = 0.0}, range(7, kVocabulary));
   SequenceReader reader(model.ctx(), model.gpt(), 9);
-  reader.pick_by(sampler, std::nullopt);
-  EXPECT_THAT(message_of<Error>([&] { reader.next(1, 8); }),
+  reader.pick_by(sampler);
+  EXPECT_THAT(message_of<Error>([&] { reader.next(1); }),
               testing::HasSubstr("the logit of token 7 at place 1 is nan"));
 }
 

@@ -106,7 +106,6 @@ TEST(Sampler, LeavesAPickToTheDeviceWhereThatCanMakeIt) {
   EXPECT_EQ(choice.first, 4);
   EXPECT_EQ(choice.count, 3);
   EXPECT_EQ(choice.temperature, 0.5);
-  EXPECT_EQ(choice.end, -1);
 }
 
 TEST(Sampler, NamesTheFirstLogitThatIsNotFinite) {

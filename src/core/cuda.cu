@@ -152,24 +152,6 @@ void launch_graph(void* stream, void* graph) {
       cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), static_cast<cudaStream_t>(stream)));
 }
 
-std::shared_ptr<void> make_event(int device) {
-  const CurrentDevice current(device);
-  cudaEvent_t event = nullptr;
-  CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  return {event, [](void* owned) {
-            cudaEventSynchronize(static_cast<cudaEvent_t>(owned));
-            cudaEventDestroy(static_cast<cudaEvent_t>(owned));
-          }};
-}
-
-void record_event(void* stream, void* event) {
-  CUDA_CHECK(cudaEventRecord(static_cast<cudaEvent_t>(event), static_cast<cudaStream_t>(stream)));
-}
-
-void wait_for_event(void* event) {
-  CUDA_CHECK(cudaEventSynchronize(static_cast<cudaEvent_t>(event)));
-}
-
 void clear(int device, void* data, std::size_t bytes) {
   const CurrentDevice current(device);
   CUDA_CHECK(cudaDeviceSynchronize());

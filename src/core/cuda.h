@@ -48,12 +48,6 @@ std::shared_ptr<void> allocate_pinned(std::size_t bytes);
 std::shared_ptr<void> record_graph(void* stream, const std::function<void()>& issue);
 void launch_graph(void* stream, void* graph);
 
-/// A cudaEvent_t: a place among what is issued to a stream. Its last owner waits until all before
-/// it is done.
-std::shared_ptr<void> make_event(int device);
-void record_event(void* stream, void* event);
-void wait_for_event(void* event);
-
 // These wait for everything issued to the device before, and until they are done.
 void clear(int device, void* data, std::size_t bytes);
 void copy_to_device(int device, void* to, const void* from, std::size_t bytes);

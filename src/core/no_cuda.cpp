@@ -27,9 +27,6 @@ void wait_for_stream(void*) { refuse(); }
 std::shared_ptr<void> allocate_pinned(std::size_t) { refuse(); }
 std::shared_ptr<void> record_graph(void*, const std::function<void()>&) { refuse(); }
 void launch_graph(void*, void*) { refuse(); }
-std::shared_ptr<void> make_event(int) { refuse(); }
-void record_event(void*, void*) { refuse(); }
-void wait_for_event(void*) { refuse(); }
 void clear(int, void*, std::size_t) { refuse(); }
 void copy_to_device(int, void*, const void*, std::size_t) { refuse(); }
 void copy_to_host(int, void*, const void*, std::size_t) { refuse(); }

@@ -1,21 +1,22 @@
 #pragma once
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 
 #include "core/graph.h"
+#include "core/memory.h"
 #include "data/token.h"
 #include "generate/sampler.h"
 #include "model/gpt.h"
+#include "ops/pick_token.h"
 
 namespace carope {
 
-/// Reads single tokens on a GPU. What a step issues differs in the token and its position alone,
-/// and both stand in memory: so a step is recorded once and then run as a whole. The model, the
-/// memory `a` for one token and the state are to be the same in every call.
+/// Reads single tokens on a GPU. Steps differ in the token and its position alone, and both stand
+/// in device memory: a step is recorded once as a CUDA graph and then launched as a whole. Every
+/// call must be given the same model, activations (of one token) and state.
 class DecodeStep {
  public:
   DecodeStep(const Context& ctx, const Gpt& model);
@@ -28,40 +29,33 @@ class DecodeStep {
   /// From now on next() picks by this choice. Call it before the first step.
   void pick_by(const TokenChoice& choice) { choice_ = choice; }
   bool picks() const { return choice_.has_value(); }
-  /// Reads a token and picks the one after it, as the sampler does whose choice it has. Where one
-  /// kernel takes a token through the model, up to `wanted` tokens are on their way, each read when
-  /// the GPU has picked it: the next call is to read what this one returned. The state has seen
-  /// those, too, but nothing after the token that ends the text.
-  TokenId next(Context& ctx, const Gpt& model, TokenId token, std::int64_t wanted,
-               const Sampler& sampler, Activations& a, DecodeState& state);
+  /// Reads a token and picks the one after it, as the sampler does whose choice it has.
+  TokenId next(Context& ctx, const Gpt& model, TokenId token, const Sampler& sampler,
+               Activations& a, DecodeState& state);
 
  private:
-  /// A step as it is issued first, then recorded, then replayed.
+  /// The token that is read, as the device has it: [2] i32.
+  struct Input {
+    std::int32_t token;
+    std::int32_t offset;  // its position in the sequence
+  };
+  /// A step is issued when it runs first, then recorded, then replayed.
   struct Replayed {
     Graph graph;
     bool ran = false;
   };
-  void plan(Context& ctx, const Gpt& model, DecodeState& state);
-  void set_next(const Gpt& model, TokenId token, const DecodeState& state) const;
   void run(Context& ctx, const Gpt& model, Replayed& step, const std::function<void()>& issue,
-           DecodeState& state);
-  /// Issues what computes the logits of the token after next_.
+           TokenId token, DecodeState& state);
+  /// Issues what computes the logits [V] of the token after the input.
   Tensor issue_pass(Context& ctx, const Gpt& model, Activations& a, DecodeState& state) const;
 
-  static constexpr std::int64_t kMostAhead = 4;  // tokens on their way
-
   Memory memory_;
-  Tensor next_;  // [3] i32: a NextToken on the device
-  std::shared_ptr<void> pinned_next_;
+  Tensor input_;  // [2] i32 on the device
+  std::shared_ptr<void> pinned_input_;
   std::shared_ptr<void> pinned_logits_;
-  std::unique_ptr<TokenPass> pass_;  // where one kernel can do it
-  bool planned_ = false;
+  std::shared_ptr<void> pinned_pick_;
   Replayed reading_, picking_;
-
   std::optional<TokenChoice> choice_;
-  std::int64_t ahead_ = 0;              // tokens on their way
-  std::shared_ptr<void> pinned_picks_;  // TokenPick [kMostAhead]: that of a token by its place
-  std::array<std::shared_ptr<void>, kMostAhead> picked_;  // events; they end before the memory
 };
 
 }  // namespace carope

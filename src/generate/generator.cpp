@@ -83,20 +83,19 @@ std::span<const float> SequenceReader::logits() {
   return logits_;
 }
 
-void SequenceReader::pick_by(Sampler& sampler, std::optional<TokenId> end) {
+void SequenceReader::pick_by(Sampler& sampler) {
   sampler_ = &sampler;
-  std::optional<TokenChoice> choice = sampler.choice();
+  const std::optional<TokenChoice> choice = sampler.choice();
   if (choice && step_) {
-    choice->end = end ? static_cast<std::int64_t>(*end) : -1;
     step_->pick_by(*choice);
   }
 }
 
-TokenId SequenceReader::next(TokenId token, std::int64_t wanted) {
-  check<Error>(sampler_ != nullptr, "nobody has said how tokens are picked");
+TokenId SequenceReader::next(TokenId token) {
+  check<Error>(sampler_ != nullptr, "pick_by() has not said how tokens are picked");
   if (step_ && step_->picks()) {
     last_ = 0;  // the logits stay on the device
-    return step_->next(ctx_, model_, token, wanted, *sampler_, single_, state_);
+    return step_->next(ctx_, model_, token, *sampler_, single_, state_);
   }
   read({&token, 1});
   return sampler_->pick(logits(), state_.seen);
@@ -109,7 +108,7 @@ Generated generate(Context& ctx, const Gpt& model, std::span<const TokenId> prom
   check_room(model, length, config);
   Sampler sampler(config.sampler, config.allowed);
   SequenceReader reader(ctx, model, length + config.tokens);
-  reader.pick_by(sampler, config.end);
+  reader.pick_by(sampler);
   Generated result;
 
   auto start = Clock::now();
@@ -127,8 +126,7 @@ Generated generate(Context& ctx, const Gpt& model, std::span<const TokenId> prom
 
   start = Clock::now();
   for (std::int64_t i = 0; i < config.tokens && !stop; ++i) {
-    const TokenId token = i == 0 ? sampler.pick(logits, length)
-                                 : reader.next(result.tokens.back(), config.tokens - i);
+    const TokenId token = i == 0 ? sampler.pick(logits, length) : reader.next(result.tokens.back());
     result.steps = i;
     result.ended = token == config.end;
     if (result.ended) {

@@ -25,13 +25,11 @@ class SequenceReader {
   /// Computes the logits [V] of the token after the last that was read. Valid until the next call.
   std::span<const float> logits();
 
-  /// Call it before anything is read: what next() picks until it comes to `end`. Where a GPU can
-  /// pick as the sampler does, it need not wait for the host then. The sampler must outlive the
-  /// reader.
-  void pick_by(Sampler& sampler, std::optional<TokenId> end);
-  /// Reads a token and picks the one after it. That is to be read next, unless it is the end, by
-  /// another call; `wanted` says how many tokens are picked in this one and those to come, at most.
-  TokenId next(TokenId token, std::int64_t wanted);
+  /// Sets how next() picks tokens. Call it before anything is read. A GPU that can pick as the
+  /// sampler does sends the host one token, not its logits. The sampler must outlive the reader.
+  void pick_by(Sampler& sampler);
+  /// Reads a token and picks the one after it.
+  TokenId next(TokenId token);
 
   const DecodeState& state() const { return state_; }
 

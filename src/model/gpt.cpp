@@ -6,7 +6,6 @@
 #include "core/random.h"
 #include "ops/cross_entropy.h"
 #include "ops/embedding.h"
-#include "ops/normed_linear.h"
 #include "ops/sum.h"
 
 namespace carope {
@@ -172,17 +171,11 @@ Sequence Gpt::checked(const Sequence& given, const Activations& a, const DecodeS
   return seq;
 }
 
-Sequence Gpt::embed(Context& ctx, const Sequence& given, const Tensor& tokens, Activations& a,
-                    const DecodeState* state) const {
+void Gpt::forward(Context& ctx, const Sequence& given, const Tensor& tokens, Activations& a,
+                  DecodeState* state) const {
   const Sequence seq = checked(given, a, state);
   embedding(ctx, tokens, weights_.embedding, a.embedding);
   encoding_->add_to_embedding(ctx, seq, weights_.position, a.embedding);
-  return seq;
-}
-
-void Gpt::forward(Context& ctx, const Sequence& given, const Tensor& tokens, Activations& a,
-                  DecodeState* state) const {
-  const Sequence seq = embed(ctx, given, tokens, a, state);
   for (std::size_t layer = 0; layer < a.blocks.size(); ++layer) {
     block_forward(ctx, seq, layer, a, state);
   }
@@ -201,15 +194,8 @@ void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Ac
   const Tensor& result = last ? a.final_residual : a.blocks[layer + 1].residual;
   const Rounding rounding = rounding_with(state);
 
-  normed_linear(ctx,
-                {.x = b.residual,
-                 .norm = w.attention_norm,
-                 .normed = b.normed_in,
-                 .gate = encoding_->gate(position),
-                 .weight = w.qkv.weight,
-                 .bias = w.qkv.bias,
-                 .y = b.qkv},
-                rounding);
+  layer_norm(ctx, b.residual, w.attention_norm, b.normed_in, encoding_->gate(position));
+  linear(ctx, b.normed_in.y, w.qkv.weight, w.qkv.bias, b.qkv, rounding);
   if (state == nullptr) {
     attend(ctx, seq, position, b);
   } else {
@@ -219,15 +205,9 @@ void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Ac
   linear_add(ctx, b.attended, w.attention_out.weight, w.attention_out.bias, b.residual,
              b.residual_mid, rounding);
 
-  normed_linear(ctx,
-                {.x = b.residual_mid,
-                 .norm = w.mlp_norm,
-                 .normed = b.normed_mid,
-                 .weight = w.mlp_in.weight,
-                 .bias = w.mlp_in.bias,
-                 .gelu = b.mlp_gelu,
-                 .y = b.mlp_hidden},
-                rounding);
+  layer_norm(ctx, b.residual_mid, w.mlp_norm, b.normed_mid);
+  linear_gelu(ctx, b.normed_mid.y, w.mlp_in.weight, w.mlp_in.bias, b.mlp_gelu, b.mlp_hidden,
+              rounding);
   linear_add(ctx, b.mlp_hidden, w.mlp_out.weight, w.mlp_out.bias, b.residual_mid, result, rounding);
 }
 
@@ -254,48 +234,6 @@ void Gpt::logits(Context& ctx, const Activations& a, const Tensor& logits) const
   const Tensor& hidden = a.final_normed.y;
   linear(ctx, hidden.slice_rows(hidden.rows() - logits.rows(), hidden.rows()), weights_.embedding,
          {}, logits, Rounding::kByRow);
-}
-
-std::unique_ptr<TokenPass> Gpt::plan_token_pass(Context& ctx, DecodeState& state) const {
-  TokenModel model{.attention = attention_,
-                   .layers = {},
-                   .final_norm = weights_.final_norm,
-                   .classifier = weights_.embedding};
-  for (std::size_t layer = 0; layer < weights_.blocks.size(); ++layer) {
-    const BlockWeights& w = weights_.blocks[layer];
-    const LayerView view{.index = static_cast<std::int64_t>(layer),
-                         .weights = w.position,
-                         .hidden = {},
-                         .embedding = {},
-                         .saved = {},
-                         .workspace = {},
-                         .state = state.layers[layer].position};
-    const std::optional<TokenRotation> rotation = encoding_->token_rotation(view);
-    if (!rotation) {
-      return nullptr;
-    }
-    model.layers.push_back({.attention_norm = w.attention_norm,
-                            .mlp_norm = w.mlp_norm,
-                            .qkv_weight = w.qkv.weight,
-                            .qkv_bias = w.qkv.bias,
-                            .attention_out_weight = w.attention_out.weight,
-                            .attention_out_bias = w.attention_out.bias,
-                            .mlp_in_weight = w.mlp_in.weight,
-                            .mlp_in_bias = w.mlp_in.bias,
-                            .mlp_out_weight = w.mlp_out.weight,
-                            .mlp_out_bias = w.mlp_out.bias,
-                            .cache = state.layers[layer].cache,
-                            .rotation = *rotation});
-  }
-  return make_token_pass(ctx, model);
-}
-
-void Gpt::pass_token(Context& ctx, const Sequence& given, const Tensor& token, const Tensor& ended,
-                     Activations& a, DecodeState& state, TokenPass& pass,
-                     const Tensor& logits) const {
-  const Sequence seq = embed(ctx, given, token, a, &state);
-  pass.run(ctx, a.embedding, seq.offset_on_device, ended, logits);
-  ++state.seen;
 }
 
 double Gpt::loss(Context& ctx, const Batch& batch, Activations& a, DecodeState* state) const {

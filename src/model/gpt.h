@@ -60,14 +60,6 @@ class Gpt {
   /// logits [R, V] of the last R of all N tokens of the last forward(), each row by itself.
   void logits(Context& ctx, const Activations& a, const Tensor& logits) const;
 
-  /// A kernel that takes single tokens through all layers and continues this state; empty where
-  /// there is none that can.
-  std::unique_ptr<TokenPass> plan_token_pass(Context& ctx, DecodeState& state) const;
-  /// forward() and logits() of one token by such a kernel. The sequence has its offset on the
-  /// device; logits [1, V]. Where `ended` is not 0 the kernel does nothing; see TokenPass.
-  void pass_token(Context& ctx, const Sequence& given, const Tensor& token, const Tensor& ended,
-                  Activations& a, DecodeState& state, TokenPass& pass, const Tensor& logits) const;
-
   /// The mean loss over the counted targets; a.losses has each token's. A decode state is as for
   /// forward().
   double loss(Context& ctx, const Batch& batch, Activations& a, DecodeState* state = nullptr) const;
@@ -82,9 +74,6 @@ class Gpt {
   std::size_t bytes() const { return memory_.bytes(); }
 
  private:
-  /// Fills a.embedding; returns the sequence with its offset.
-  Sequence embed(Context& ctx, const Sequence& given, const Tensor& tokens, Activations& a,
-                 const DecodeState* state) const;
   void block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,
                      DecodeState* state) const;
   /// Rotates q and k of a whole sequence and attends.

@@ -7,12 +7,10 @@
 #include "ops/embedding.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
-#include "ops/normed_linear.h"
 #include "ops/pick_token.h"
 #include "ops/rotary.h"
 #include "ops/sinusoid.h"
 #include "ops/sum.h"
-#include "ops/token_pass.h"
 
 // In the place of the CUDA kernels where there are none. No context of such a build asks for them.
 namespace carope::cuda {
@@ -59,11 +57,9 @@ void linear_backward_gelu(C&, T, T, const SavedGelu&, T, T, Write) { refuse(); }
 void linear_backward_weight(C&, T, T, T, T, Write) { refuse(); }
 void layer_norm(C&, T, const NormWeights&, const Normed&, const NormGate&) { refuse(); }
 void norm_backward(C&, const NormBackward&) { refuse(); }
-bool normed_row(C&, const NormedLinear&) { refuse(); }
-void pick_token(C&, const TokenChoice&, T, T, TokenPick*, std::int64_t) { refuse(); }
+void pick_token(C&, const TokenChoice&, T, TokenPick*) { refuse(); }
 void rotary(C&, const Rotary&, S, Direction, T) { refuse(); }
 void add_sinusoid(C&, S, T, float, T) { refuse(); }
 void add_sum(C&, T, double, T) { refuse(); }
-std::unique_ptr<TokenPass> make_token_pass(C&, const TokenModel&) { refuse(); }
 
 }  // namespace carope::cuda

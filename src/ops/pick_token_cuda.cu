@@ -21,12 +21,10 @@ struct PickArgs {
   const float* logits;  // those that may be picked
   int count;
   int blocks;
-  int first, end;      // ids
+  int first;           // id
   double temperature;  // 0: no sums are needed
   BlockWeight* weights;
-  NextToken* next;
-  TokenPick* picks;
-  int slots;
+  TokenPick* pick;
 
   __device__ double weight_of(double value, double highest) const {
     return exp((value - highest) / temperature);
@@ -219,11 +217,7 @@ class Picker {
 
 __global__ void __launch_bounds__(kPickThreads) pick_kernel(const PickArgs args) {
   wait_for_previous();
-  const NextToken next = *args.next;
-  if (next.ended != 0) {
-    return;
-  }
-  TokenPick& pick = args.picks[next.offset % args.slots];
+  TokenPick& pick = *args.pick;
   // From afar: asked for once, and long before it is needed.
   const double uniform = args.temperature > 0.0 && threadIdx.x == 0 ? pick.uniform : 0.0;
   const int index = Picker(args).pick(uniform);
@@ -231,7 +225,6 @@ __global__ void __launch_bounds__(kPickThreads) pick_kernel(const PickArgs args)
     const bool broken = index < 0;
     const int found = broken ? -1 - index : index;
     const int id = args.first + found;
-    *args.next = {broken ? next.token : id, next.offset + 1, broken || id == args.end ? 1 : 0};
     pick.token = broken ? -1 - id : id;
     pick.logit = args.logits[found];
   }
@@ -239,19 +232,15 @@ __global__ void __launch_bounds__(kPickThreads) pick_kernel(const PickArgs args)
 
 }  // namespace
 
-void pick_token(Context& ctx, const TokenChoice& choice, const Tensor& logits, const Tensor& next,
-                TokenPick* picks, std::int64_t slots) {
+void pick_token(Context& ctx, const TokenChoice& choice, const Tensor& logits, TokenPick* pick) {
   const std::int64_t blocks = ceil_div<std::int64_t>(choice.count, kLogits);
   const PickArgs args{.logits = logits.f32() + choice.first,
                       .count = static_cast<int>(choice.count),
                       .blocks = static_cast<int>(blocks),
                       .first = static_cast<int>(choice.first),
-                      .end = static_cast<int>(choice.end),
                       .temperature = choice.temperature,
                       .weights = data_of<BlockWeight>(ctx.scratch({{blocks, 2}, DType::kF64})),
-                      .next = data_of<NextToken>(next),
-                      .picks = picks,
-                      .slots = static_cast<int>(slots)};
+                      .pick = pick};
   const auto grid = static_cast<unsigned>(ceil_div<std::int64_t>(blocks, kWeighThreads / kWarp));
   weigh_kernel<<<grid, kWeighThreads, 0, stream_of(ctx)>>>(args);
   CUDA_CHECK_LAUNCH();

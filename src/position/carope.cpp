@@ -78,15 +78,6 @@ class ContextAwareRotary : public PositionEncoding {
     compute_logits(ctx, layer);
   }
 
-  std::optional<TokenRotation> token_rotation(const LayerView& layer) const override {
-    return TokenRotation{.layout = op_.layout,
-                         .gate_weight = layer.weights[0],
-                         .gate_bias = bias(layer.weights),
-                         .state = layer.state[0],
-                         .exponent_start = op_.exponent_start,
-                         .gate_reads_embedding = source_ == Source::kEmbedding};
-  }
-
   bool has_gate() const override { return true; }
   Tensor gate_logits(const LayerView& layer) const override { return layer.saved[0]; }
   NormGate gate(const LayerView& layer) const override {

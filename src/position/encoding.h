@@ -9,7 +9,6 @@
 #include "core/parameter.h"
 #include "ops/attention.h"
 #include "ops/norm.h"
-#include "ops/token_pass.h"
 
 namespace carope {
 
@@ -87,11 +86,6 @@ class PositionEncoding {
   /// What is left of rotate_backward() after such a pass.
   virtual void gate_backward(Context& /*ctx*/, const LayerView& /*layer*/,
                              const LayerGradients& /*gradients*/) const {}
-  /// What rotate() does to a single token that continues the layer's state, for a kernel that does
-  /// it among other things; none where only rotate() knows.
-  virtual std::optional<TokenRotation> token_rotation(const LayerView& /*layer*/) const {
-    return std::nullopt;
-  }
 
   /// Whether a gate sets each token's frequency, f = 1 / (softplus(z) + 1), and the logits
   /// z [B, T, H], which are in `saved` once q and k are turned.
@@ -116,9 +110,6 @@ class UnrotatedEncoding : public PositionEncoding {
  public:
   std::optional<AttentionInput> attention_input(const LayerView& /*layer*/) const override {
     return AttentionInput{};
-  }
-  std::optional<TokenRotation> token_rotation(const LayerView& /*layer*/) const override {
-    return TokenRotation{};
   }
 };
 

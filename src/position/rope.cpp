@@ -20,10 +20,6 @@ class Rope : public PositionEncoding {
     rotary(ctx, rotary_, seq, Direction::kForward, qkv);
   }
 
-  std::optional<TokenRotation> token_rotation(const LayerView& /*layer*/) const override {
-    return TokenRotation{.layout = rotary_.layout, .increments = rotary_.increments};
-  }
-
   void rotate_backward(Context& ctx, const Sequence& seq, const LayerView& /*layer*/,
                        const Tensor& /*qkv*/, const Tensor& dqkv,
                        const LayerGradients& /*gradients*/) const override {

@@ -263,12 +263,10 @@ TEST_F(FakeGpus, HaveTheKernelsOfTheirKind) {
   };
   const std::vector<std::string> h200 = launched_on(fake::kH200);
   const std::vector<std::string> a100 = launched_on(fake::kA100);
-  for (const char* kernel :
-       {"rotate_and_attend", "all_gradients", "8multiply", "token_pass_kernel", "norm_gate_rows"}) {
+  for (const char* kernel : {"rotate_and_attend", "all_gradients", "8multiply", "norm_gate_rows"}) {
     EXPECT_THAT(h200, Contains(HasSubstr(kernel)));
   }
-  for (const char* kernel :
-       {"rotate_and_attend", "all_gradients", "8multiply", "token_pass_kernel"}) {
+  for (const char* kernel : {"rotate_and_attend", "all_gradients", "8multiply"}) {
     EXPECT_THAT(a100, Not(Contains(HasSubstr(kernel))));
   }
 }

@@ -31,7 +31,7 @@ int most_threads(const std::string& kernel, const Gpu& gpu) {
   if (is("rotate_and_attend") || is("all_gradients") || is("8multiply")) {
     return gpu.compute_major == kHopper ? kMost : kOfEmpty;
   }
-  return is("token_pass_kernel") && gpu.compute_major < kHopper ? kOfEmpty : kMost;
+  return kMost;
 }
 
 bool is_possible(const dim3& grid, const dim3& block, int most) {

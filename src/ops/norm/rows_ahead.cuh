@@ -1,9 +1,16 @@
 #pragma once
 
-#include "ops/cuda/copy_ring.cuh"
+#include "ops/cuda/shared_barrier.cuh"
 #include "ops/cuda/tensor_core.cuh"
 
 namespace carope::cuda {
+
+/// Whether the device copies whole rows to shared memory by itself (sm_90 and later).
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+inline constexpr bool kHasBulkCopies = true;
+#else
+inline constexpr bool kHasBulkCopies = false;
+#endif
 
 /// Sixteen bytes of a row.
 using RowPiece = RawRow<bf16, 8>;
@@ -25,7 +32,7 @@ class RowsAhead {
   /// `shared` is a multiple of 16.
   __device__ explicit RowsAhead(std::byte* shared)
       : shared_(shared + kBarrierBytes), arrived_{shared_address(shared)} {
-    if constexpr (kHasCopyRings) {
+    if constexpr (kHasBulkCopies) {
       if (lane_ == 0) {
         arrived_.init(kRows);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // known to the copies, too
@@ -39,7 +46,7 @@ class RowsAhead {
     const auto row = [&](int i) {
       return x + min(first + i, rows - 1) * (kRowBytes / static_cast<int>(sizeof(bf16)));
     };
-    if constexpr (kHasCopyRings) {
+    if constexpr (kHasBulkCopies) {
       if (lane_ < kRows) {
         arrive_expecting(arrived_, kRowBytes);
         load_bytes(shared_address(shared_) + row_offset(lane_), row(lane_), kRowBytes, arrived_);
@@ -57,7 +64,7 @@ class RowsAhead {
 
   /// Waits for the rows asked for; then others may be.
   __device__ void take(RowPiece (&row)[kPieces]) {
-    if constexpr (kHasCopyRings) {
+    if constexpr (kHasBulkCopies) {
       arrived_.wait(time_++);
     } else {
       wait_for_copies<0>();
