@@ -28,7 +28,9 @@ class Trainee {
   Trainee(Context& ctx, const BenchSettings& settings, const std::string& encoding)
       : model_(config_for(settings, encoding), ctx.device(), ctx.compute()),
         optimizer_(model_.parameters(), {}),
-        activations_(model_.plan(settings.micro_batch, settings.model.length, Purpose::kTraining)),
+        activations_(model_.plan({.batch = settings.micro_batch,
+                                  .length = settings.model.length,
+                                  .purpose = Purpose::kTraining})),
         micro_steps_(settings.batch_tokens / settings.model.length / settings.micro_batch) {
     model_.initialise(1);
     const std::int64_t count = settings.micro_batch * settings.model.length;
@@ -44,7 +46,6 @@ class Trainee {
          .tokens = view,
          .targets = view},
         settings.model.vocabulary);
-    batch_.known_count = count;
   }
 
   struct Times {

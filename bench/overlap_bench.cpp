@@ -93,7 +93,8 @@ void run(const BenchSettings& settings) {
              .ranks = ranks.size(),
              .bucket_bytes = static_cast<std::size_t>(settings.bucket_kib) << 10});
   model.initialise(1);
-  Activations activations = model.plan(settings.batch, settings.model.length, Purpose::kTraining);
+  Activations activations = model.plan(
+      {.batch = settings.batch, .length = settings.model.length, .purpose = Purpose::kTraining});
   GradientExchange exchange(ranks, model.memory(), {}, Sums::kFast);
   std::vector<std::int32_t> tokens;
   for (std::uint32_t i = 0; i < settings.batch * settings.model.length; ++i) {

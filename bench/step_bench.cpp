@@ -31,7 +31,9 @@ class Trainee {
   Trainee(const BenchSettings& settings, const std::string& encoding)
       : model_(config_for(settings, encoding)),
         optimizer_(model_.parameters(), {}),
-        activations_(model_.plan(settings.batch, settings.model.length, Purpose::kTraining)) {
+        activations_(model_.plan({.batch = settings.batch,
+                                  .length = settings.model.length,
+                                  .purpose = Purpose::kTraining})) {
     model_.initialise(1);
     // The same tokens as in side_by_side_cpu.py.
     const auto vocabulary = static_cast<std::uint32_t>(settings.model.vocabulary);

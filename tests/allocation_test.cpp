@@ -47,7 +47,7 @@ TEST(TrainingStep, AllocatesNothingOnceItRuns) {
                .encoding = encoding});
     model.initialise(1);
     Optimizer optimizer(model.parameters(), {});
-    Activations a = model.plan(2, 24, Purpose::kTraining);
+    Activations a = model.plan({.batch = 2, .length = 24, .purpose = Purpose::kTraining});
     RandomBatch data(2, 24, 32);
     const Batch batch = data.view();
     Context ctx = Context::cpu(2);

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "ops/carope.h"
+#include "ops/rotation.h"
 #include "support/errors.h"
 #include "support/op_run.h"
 #include "support/rotating_attention.h"
@@ -58,34 +58,29 @@ struct Call : AttentionCall {
     }
   }
 
-  AttentionInput input(const Way& way) const {
-    AttentionInput input{.layout = way.layout};
+  Rotation rotation(const Way& way) const {
+    Rotation rotation = AttentionCall::rotation(qkv, way.layout);
     if (way.by == By::kIncrements) {
-      input.increments = increments;
+      rotation.increments = increments;
     } else if (way.by == By::kGates) {
-      input.logits = logits;
-      input.exponent_start = way.exponent_start;
-      input.phases = phases;
+      rotation.logits = logits;
+      rotation.exponent_start = way.exponent_start;
+      rotation.phases = phases;
     }
-    return input;
+    return rotation;
   }
 
-  bool attend(const Way& way) { return attend(input(way)); }
-  bool attend(const AttentionInput& input) {
-    return attention_through(ctx, attention, seq, input, qkv, out, logsumexp);
+  void attend(const Way& way) { attend(rotation(way)); }
+  void attend(const Rotation& rotation) {
+    rotate_and_attend(ctx, attention, seq, rotation, qkv, out, logsumexp);
   }
 
   /// The operation that rotates, alone.
   void rotate(const Way& way) {
-    const std::int64_t heads = attention.heads;
-    if (way.by == By::kIncrements) {
-      rotary(ctx, {.heads = heads, .layout = way.layout, .increments = increments}, seq,
-             Direction::kForward, qkv);
-    } else if (way.by == By::kGates) {
-      const Carope op{.heads = heads, .layout = way.layout, .exponent_start = way.exponent_start};
-      const TensorSpec carry = carope_carry_spec(op, seq, kPairs);
-      carope(ctx, op, seq, logits, qkv, make(carry.shape, carry.dtype), {}, phases);
-    }
+    Rotation turns = rotation(way);
+    const TensorSpec carry = turns.carry_spec(seq);
+    turns.carry = make(carry.shape, carry.dtype);
+    carope::rotate(ctx, turns, seq);
   }
 
   std::vector<std::uint16_t> read_phases() const {
@@ -119,8 +114,7 @@ TEST_P(RotatesOnGpu, AndAttendsAsTheCpuDoesStepByStep) {
   for (const Way& way : all_ways()) {
     SCOPED_TRACE(way.name());
     Call gpu = call(device, DType::kBF16);
-    ASSERT_TRUE(attention_rotates(device, gpu.attention, gpu.seq, gpu.qkv));
-    ASSERT_TRUE(gpu.attend(way));
+    gpu.attend(way);
     const auto stored = read(gpu.qkv);
 
     Call cpu = call(host, DType::kF32);
@@ -150,7 +144,7 @@ TEST_P(RotatesOnGpu, AndAttendsWithASharpSoftmax) {
   std::transform(qkv.begin(), qkv.end(), qkv.begin(), [](float x) { return x * kSharpness; });
   write(qkv, cpu.qkv);
   write(qkv, gpu.qkv);
-  ASSERT_TRUE(gpu.attend(Way{}));
+  gpu.attend(Way{});
   attention(host, cpu.attention, cpu.seq, cpu.qkv, cpu.out, cpu.logsumexp);
   EXPECT_LE(error_of(read(gpu.out), read(cpu.out)), tolerance(DType::kBF16).forward);
   EXPECT_LE(error_of(read(gpu.logsumexp), read(cpu.logsumexp)), unrounded_tolerance().forward);
@@ -162,7 +156,7 @@ TEST_P(RotatesOnGpu, AndAttendsToTheSameBitsAgain) {
   std::vector<std::vector<std::uint16_t>> phases;
   for (int i = 0; i < 2; ++i) {
     Call gpu = call(device, DType::kBF16);
-    ASSERT_TRUE(gpu.attend({.by = By::kGates}));
+    gpu.attend({.by = By::kGates});
     for (const Tensor& result : {gpu.qkv, gpu.out, gpu.logsumexp}) {
       found.push_back(read(result));
     }
@@ -180,7 +174,7 @@ TEST_P(RotatesOnGpu, AndPassesOnANanInAQuery) {
   auto qkv = read(gpu.qkv);
   qkv[static_cast<std::size_t>(70 * gpu.qkv.cols())] = NAN;
   write(qkv, gpu.qkv);
-  ASSERT_TRUE(gpu.attend({.by = By::kGates}));
+  gpu.attend({.by = By::kGates});
   const auto out = read(gpu.out);
   const auto first = static_cast<std::size_t>(70 * gpu.out.cols());
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -203,7 +197,7 @@ TEST_P(RotatesOnGpu, AndPassesOnANanOfAGate) {
       logits[gate] = NAN;
       write(logits, gpu.logits);
       write(logits, cpu.logits);
-      ASSERT_TRUE(gpu.attend(way));
+      gpu.attend(way);
       cpu.rotate(way);
       EXPECT_TRUE(gpu.read_phases() == cpu.read_phases());
       const auto stored = read(gpu.qkv);
@@ -221,66 +215,87 @@ TEST_P(RotatesOnGpu, AndPassesOnANanOfAGate) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, RotatesOnGpu, RotatesOnGpu::sizes(), RotatesOnGpu::name);
 
+/// Nothing reads the phases of a pass that no backward pass follows.
+TEST_P(RotatesOnGpu, AndAttendsWithoutKeepingPhases) {
+  Context device = cuda_context();
+  Call kept = call(device, DType::kBF16);
+  Call other = call(device, DType::kBF16);
+  const Way way{.by = By::kGates};
+  kept.attend(way);
+  Rotation rotation = other.rotation(way);
+  rotation.phases = {};
+  other.attend(rotation);
+  EXPECT_TRUE(same_bits(read(other.qkv), read(kept.qkv)));
+  EXPECT_TRUE(same_bits(read(other.out), read(kept.out)));
+  EXPECT_THAT(other.read_phases(), testing::Each(1)) << "something was written";
+}
+
 TEST(Rotates, NotWhatItDoesNotServe) {
   if (!has_gpu()) {
     GTEST_SKIP() << "no GPU is present";
   }
-  using Use = AttentionKernels::Use;
-  for (const auto& [length, type, use] : {std::tuple(128, DType::kF32, Use::kOwn),
-                                          {192, DType::kBF16, Use::kOwn},
-                                          {128, DType::kBF16, Use::kCudnn}}) {
-    Context ctx = cuda_context(true, use);
+  Context ctx = cuda_context();
+  for (const auto& [length, type] :
+       {std::pair(128, DType::kF32), {192, DType::kBF16}, {640, DType::kBF16}}) {
+    EXPECT_FALSE(is_served(length, type)) << length;
     Call call(ctx, {1, length, 1}, type);
-    EXPECT_FALSE(attention_rotates(ctx, call.attention, call.seq, call.qkv));
-    EXPECT_FALSE(call.attend(Way{}));
+    EXPECT_THAT(message_of<ShapeError>([&] { call.attend(Way{}); }), HasSubstr("no kernel"));
     for (const Tensor& result : {call.out, call.logsumexp}) {
       EXPECT_THAT(read(result), testing::Each(testing::IsNan())) << "something was done";
     }
   }
-}
-
-TEST(Rotates, NotWithSlopesOrDocuments) {
-  if (!has_gpu()) {
-    GTEST_SKIP() << "no GPU is present";
+  for (const std::int64_t length : {0, 64, 192, 500, 640, 1024}) {
+    EXPECT_FALSE(is_served(length)) << length;
   }
-  Context ctx = cuda_context();
-  for (const bool slopes : {true, false}) {
-    Call call(ctx, {1, 128, 1}, DType::kBF16);
-    const auto before = read(call.qkv);
-    (slopes ? call.attention.slopes : call.seq.document_start) = call.increments;
-    EXPECT_FALSE(attention_rotates(ctx, call.attention, call.seq, call.qkv));
-    EXPECT_TRUE(same_bits(read(call.qkv), before));
+  for (const std::int64_t dim : {32, 128}) {
+    EXPECT_FALSE(is_served(512, DType::kBF16, dim));
   }
+  EXPECT_FALSE(is_served(512, DType::kBF16, kDim, true));
+  EXPECT_FALSE(is_served(512, DType::kBF16, kDim, false, true));
 }
 
 TEST(Rotates, NotOnTheCpu) {
   Context ctx = Context::cpu(1);
   Call call(ctx, {1, 128, 1}, DType::kF32);
-  EXPECT_FALSE(attention_rotates(ctx, call.attention, call.seq, call.qkv));
   const auto before = read(call.qkv);
   for (const Way& way : all_ways()) {
-    EXPECT_FALSE(call.attend(way)) << way.name();
+    EXPECT_THAT(message_of<ShapeError>([&] { call.attend(way); }), HasSubstr("no kernel"));
   }
   EXPECT_TRUE(same_bits(read(call.qkv), before));
   EXPECT_THAT(read(call.out), testing::Each(testing::IsNan()));
 }
 
-TEST(Rotates, NoInputThatDoesNotFit) {
+TEST(Rotates, NoRotationThatDoesNotFit) {
   Context ctx = Context::cpu(1);
   Call call(ctx, {2, 128, 3}, DType::kF32);
-  const auto said = [&](const AttentionInput& input) {
-    return message_of<ShapeError>([&] { call.attend(input); });
+  const auto said_with = [&](By by, const auto& change) {
+    Rotation rotation = call.rotation({.by = by});
+    change(rotation);
+    return message_of<ShapeError>([&] { call.attend(rotation); });
   };
-  EXPECT_THAT(said({.increments = call.increments.reshape({2, 16})}),
-              HasSubstr("the increments of attention's input"));
-  EXPECT_THAT(said({.logits = call.logits.reshape({2, 3, 128}), .phases = call.phases}),
-              HasSubstr("the gate logits of attention's input"));
-  EXPECT_THAT(said({.logits = call.logits, .phases = call.phases.reshape({2, 128, 32, 3})}),
-              HasSubstr("the phases of attention's input"));
-  EXPECT_THAT(said({.logits = call.logits}), HasSubstr("give both or none"));
-  EXPECT_THAT(said({.phases = call.phases}), HasSubstr("give both or none"));
-  EXPECT_THAT(said({.logits = call.logits, .exponent_start = -1, .phases = call.phases}),
+  EXPECT_THAT(said_with(By::kIncrements,
+                        [](auto& r) {
+                          r.increments = r.increments.reshape({2, 16});
+                        }),
+              HasSubstr("the increments of a rotation"));
+  EXPECT_THAT(said_with(By::kGates,
+                        [](auto& r) {
+                          r.logits = r.logits.reshape({2, 3, 128});
+                        }),
+              HasSubstr("the gate logits"));
+  EXPECT_THAT(said_with(By::kGates,
+                        [](auto& r) {
+                          r.phases = r.phases.reshape({2, 128, 32, 3});
+                        }),
+              HasSubstr("the phases"));
+  EXPECT_THAT(said_with(By::kGates, [&](auto& r) { r.increments = call.increments; }),
+              HasSubstr("give one of them"));
+  EXPECT_THAT(said_with(By::kGates, [](auto& r) { r.exponent_start = -1; }),
               HasSubstr("exponent_start = -1"));
+  EXPECT_THAT(said_with(By::kIncrements, [](auto& r) { r.pairs = 33; }),
+              HasSubstr("33 rotary pairs are not possible in a head of 64 channels"));
+  EXPECT_THAT(said_with(By::kIncrements, [](auto& r) { r.k = r.q; }),
+              HasSubstr("must be that of qkv's q and k"));
 }
 
 }  // namespace

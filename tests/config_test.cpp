@@ -71,7 +71,9 @@ TEST(Config, SizesBeyondReason) {
   config.encoding_options = {{"exponent_start", std::int64_t{1} << 40}};
   EXPECT_THAT(refusal_of(config), HasSubstr("position.exponent_start"));
   const Gpt model(small());
-  EXPECT_THAT(refusal([&] { model.plan(0, 8, Purpose::kInference); }), HasSubstr("0 x 8"));
+  EXPECT_THAT(
+      refusal([&] { model.plan({.batch = 0, .length = 8, .purpose = Purpose::kEvaluation}); }),
+      HasSubstr("0 x 8"));
   EXPECT_THAT(refusal([&] { model.plan_decoding(1, -4); }), HasSubstr("-4"));
 }
 
@@ -86,7 +88,7 @@ TEST(Config, LengthOverTheLearnableTable) {
   const Gpt model(config);
   RandomBatch data(1, 9, 7);
   Context ctx = Context::cpu(1);
-  Activations a = model.plan(1, 9, Purpose::kInference);
+  Activations a = model.plan({.batch = 1, .length = 9, .purpose = Purpose::kEvaluation});
   EXPECT_THAT(refusal([&] { model.loss(ctx, data.view(), a); }),
               AllOf(HasSubstr("9 tokens"), HasSubstr("8 positions"), HasSubstr("'learnable'")));
 }
@@ -115,7 +117,7 @@ TEST(Config, UnknownEncodingAndOptions) {
 TEST(Config, TokensOutsideTheVocabulary) {
   const Gpt model(small());
   Context ctx = Context::cpu(1);
-  Activations a = model.plan(1, 4, Purpose::kInference);
+  Activations a = model.plan({.batch = 1, .length = 4, .purpose = Purpose::kEvaluation});
   RandomBatch data(1, 4, 7);
   data.tokens[2] = 7;
   EXPECT_THROW(model.loss(ctx, data.view(), a), ShapeError);
@@ -169,9 +171,9 @@ TEST_F(ConfigFile, TheFileWins) {
 
 std::int64_t parameters_of(const std::string& file) {
   GptConfig config = load_model(std::filesystem::path(CAROPE_SOURCE_DIR) / "configs" / file);
-  const auto encoding = make_encoding("none", config.shape(), {}, {});
+  const auto encoding = make_encoding("none", config.shape(), {});
   std::int64_t count = 0;
-  lay_out_weights(config, *encoding, [&](const ParameterSpec& spec) {
+  lay_out_weights(config, encoding, [&](const ParameterSpec& spec) {
     count += spec.shape.size();
     return Tensor{};
   });

@@ -72,12 +72,15 @@ class CudaModel : public testing::TestWithParam<Param> {
     return perturbed_model(config(), cuda_context(), GetParam().compute);
   }
 
+  Activations plan(DeviceModel& model, Purpose purpose, std::int64_t length = kLength) const {
+    return model.gpt().plan({.batch = kBatch,
+                             .length = length,
+                             .purpose = purpose,
+                             .documents = GetParam().model.documents});
+  }
+
   const ModelTolerance tolerance_ = model_tolerance(GetParam().compute);
 };
-
-Activations plan(DeviceModel& model, Purpose purpose, std::int64_t length = kLength) {
-  return model.gpt().plan(kBatch, length, purpose);
-}
 
 TEST_P(CudaModel, LossAndGradientsMatchTheCpu) {
   RandomBatch batch = data();
@@ -104,8 +107,8 @@ TEST_P(CudaModel, LogitsMatchTheCpu) {
   RandomBatch batch = data();
   DeviceModel cpu = on_cpu();
   DeviceModel cuda = on_cuda();
-  Activations cpu_memory = plan(cpu, Purpose::kInference);
-  Activations cuda_memory = plan(cuda, Purpose::kInference);
+  Activations cpu_memory = plan(cpu, Purpose::kEvaluation);
+  Activations cuda_memory = plan(cuda, Purpose::kEvaluation);
   EXPECT_LE((relative_error<float, float>(cuda.logits(batch.view(), cuda_memory),
                                           cpu.logits(batch.view(), cpu_memory))),
             tolerance_.logits);
@@ -120,7 +123,7 @@ TEST_P(CudaDecoding, PiecesEqualTheWholeSequence) {
   RandomBatch batch = data();
   DeviceModel model = on_cuda();
   const std::int64_t vocabulary = model.gpt().config().vocabulary;
-  Activations whole = plan(model, Purpose::kInference);
+  Activations whole = plan(model, Purpose::kEvaluation);
   const std::vector<float> expected = model.logits(batch.view(), whole);
 
   for (const std::vector<std::int64_t>& pieces :
@@ -134,7 +137,7 @@ TEST_P(CudaDecoding, PiecesEqualTheWholeSequence) {
         std::copy_n(batch.tokens.begin() + b * kLength + seen, length,
                     piece.tokens.begin() + b * length);
       }
-      Activations memory = plan(model, Purpose::kInference, length);
+      Activations memory = plan(model, Purpose::kPrefill, length);
       const std::vector<float> part = model.logits(piece.view(), memory, &state);
       for (std::int64_t b = 0; b < kBatch; ++b) {
         std::copy_n(part.begin() + b * length * vocabulary, length * vocabulary,
@@ -168,7 +171,7 @@ TEST_P(CudaDecoding, RecordedStepsEqualTheWholeSequence) {
   RandomBatch batch = data();
   DeviceModel model = on_cuda();
   const std::int64_t vocabulary = model.gpt().config().vocabulary;
-  Activations whole = plan(model, Purpose::kInference);
+  Activations whole = plan(model, Purpose::kEvaluation);
   std::vector<float> expected = model.logits(batch.view(), whole);
   expected = {expected.begin() + static_cast<std::int64_t>(kPrompt) * vocabulary,
               expected.begin() + kLength * vocabulary};  // of the first sequence

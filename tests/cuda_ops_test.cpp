@@ -5,7 +5,7 @@
 
 #include "core/arena.h"
 #include "core/random.h"
-#include "ops/carope.h"
+#include "ops/rotation.h"
 #include "support/cases.h"
 #include "support/compare.h"
 #include "support/cuda_contexts.h"
@@ -175,8 +175,18 @@ TEST(Cuda, HasThePhasesThatTheCpuHandsOut) {
     const Memory memory(ctx.device(), TensorSpec{shape, DType::kU16}.bytes());
     const Tensor phases(memory.data(), {shape, DType::kU16}, ctx.device());
     const OpTensors& t = run.tensors();
-    const Carope op{.heads = c.heads, .layout = c.layout, .chunk = c.chunk};
-    carope(ctx, op, bind(c.seq, t), t.in[0], t.out[0], t.saved[0], {}, phases);
+    const Sequence seq = bind(c.seq, t);
+    const QkvHeads parts = split_qkv(t.out[0], seq, c.heads, c.heads);
+    rotate(ctx,
+           {.q = parts.q,
+            .k = parts.k,
+            .layout = c.layout,
+            .pairs = c.pairs,
+            .logits = t.in[0],
+            .chunk = c.chunk,
+            .carry = t.saved[0],
+            .phases = phases},
+           seq);
     std::vector<std::uint16_t> values(static_cast<std::size_t>(shape.size()));
     copy_to_host(values.data(), phases.raw(), phases.bytes(), ctx.device());
     return values;
@@ -198,14 +208,15 @@ TEST(Cuda, HasThePhasesThatTheCpuHandsOut) {
   }
 }
 
-/// What carope() makes of q and k that are zero, and leaves.
+/// What a gated rotation makes of q and k that are zero, and leaves.
 struct PhasesLeft {
   std::vector<std::uint16_t> phases;
   std::vector<std::uint32_t> carry;
   std::vector<float> qkv;
 
-  static PhasesLeft on(Context ctx, const Carope& op, Sequence seq,
-                       const std::vector<float>& logits, const std::vector<std::int32_t>& starts) {
+  static PhasesLeft on(Context ctx, std::int64_t heads, std::int64_t exponent_start,
+                       std::int64_t chunk, Sequence seq, const std::vector<float>& logits,
+                       const std::vector<std::int32_t>& starts) {
     constexpr std::int64_t kPairs = 32;
     const auto read = [](const Tensor& tensor, auto& values) {
       values.resize(static_cast<std::size_t>(tensor.size()));
@@ -222,11 +233,20 @@ struct PhasesLeft {
           upload(ctx.device(), starts, memories[0]).reshape({seq.batch, seq.length});
     }
     const Tensor gates =
-        upload(ctx.device(), logits, memories[1]).reshape({seq.batch, seq.length, op.heads});
-    const Tensor qkv = tensor(2, {{seq.batch, seq.length, 6 * op.heads * kPairs}});
-    const Tensor carry = tensor(3, carope_carry_spec(op, seq, kPairs));
-    const Tensor phases = tensor(4, {{seq.batch, seq.length, op.heads, kPairs}, DType::kU16});
-    carope(ctx, op, seq, gates, qkv, carry, {}, phases);
+        upload(ctx.device(), logits, memories[1]).reshape({seq.batch, seq.length, heads});
+    const Tensor qkv = tensor(2, {{seq.batch, seq.length, 6 * heads * kPairs}});
+    const Tensor phases = tensor(4, {{seq.batch, seq.length, heads, kPairs}, DType::kU16});
+    const QkvHeads parts = split_qkv(qkv, seq, heads, heads);
+    Rotation rotation{.q = parts.q,
+                      .k = parts.k,
+                      .pairs = kPairs,
+                      .logits = gates,
+                      .exponent_start = exponent_start,
+                      .chunk = chunk,
+                      .phases = phases};
+    const Tensor carry = tensor(3, rotation.carry_spec(seq));
+    rotation.carry = carry;
+    rotate(ctx, rotation, seq);
     PhasesLeft left;
     read(phases, left.phases);
     read(carry, left.carry);
@@ -250,10 +270,10 @@ TEST(Cuda, LeavesTheSamePhasesAndCarriesAsTheCpuHoweverRowsAreCut) {
                          {2, 1100, 512},  // a block for each chunk
                          {90, 290, 256},  // rows enough for a block to take several chunks
                          {2, 300, 100}}) {
-    const Carope op{.heads = 3, .exponent_start = cut.exponent_start, .chunk = cut.chunk};
+    constexpr std::int64_t kHeads = 3;
     const Sequence seq{.batch = cut.batch, .length = cut.length};
     const Philox random(17, 0);
-    std::vector<float> logits(static_cast<std::size_t>(seq.tokens() * op.heads));
+    std::vector<float> logits(static_cast<std::size_t>(seq.tokens() * kHeads));
     for (std::size_t i = 0; i < logits.size(); ++i) {
       logits[i] = static_cast<float>(2.0 * random.normal(i));
     }
@@ -265,8 +285,12 @@ TEST(Cuda, LeavesTheSamePhasesAndCarriesAsTheCpuHoweverRowsAreCut) {
         const bool begins = t == 0 || i % 97 == 0 || (t >= 255 && t <= 257);
         starts.push_back(begins ? t : starts.back());
       }
-      const PhasesLeft left = PhasesLeft::on(cuda_context(), op, seq, logits, starts);
-      const PhasesLeft expected = PhasesLeft::on(Context::cpu(2), op, seq, logits, starts);
+      const auto left_on = [&](Context ctx) {
+        return PhasesLeft::on(std::move(ctx), kHeads, cut.exponent_start, cut.chunk, seq, logits,
+                              starts);
+      };
+      const PhasesLeft left = left_on(cuda_context());
+      const PhasesLeft expected = left_on(Context::cpu(2));
       const auto where = fmt::format("{} x {} in chunks of {}{}", cut.batch, cut.length, cut.chunk,
                                      packed ? ", packed" : "");
       EXPECT_TRUE(left.phases == expected.phases) << where;

@@ -145,10 +145,10 @@ TEST_F(CudaPick, ContinuesASequenceAsTheHostDoes) {
     for (std::size_t n = 0; n < kTokens; ++n) {
       on_host.read({&token, 1});
       const TokenId picked = on_gpu.next(token);
-      token = sampler.pick(on_host.logits(), on_host.state().seen);
+      token = sampler.pick(on_host.logits(), on_host.seen());
       ASSERT_EQ(picked, token) << n;
     }
-    EXPECT_EQ(on_gpu.state().seen, on_host.state().seen);
+    EXPECT_EQ(on_gpu.seen(), on_host.seen());
   }
 }
 

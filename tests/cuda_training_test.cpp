@@ -69,7 +69,10 @@ class WholeTiles : public testing::TestWithParam<Param> {
   }
 
   static Activations plan(DeviceModel& model, Purpose purpose = Purpose::kTraining) {
-    return model.gpt().plan(GetParam().batch, GetParam().length, purpose);
+    return model.gpt().plan({.batch = GetParam().batch,
+                             .length = GetParam().length,
+                             .purpose = purpose,
+                             .documents = GetParam().model.documents});
   }
 };
 
@@ -83,9 +86,9 @@ TEST_P(WholeTiles, LossAndGradientsMatchTheCpu) {
     const ModelTolerance tolerance = model_tolerance(compute);
     DeviceModel cuda = make_model(GetParam(), cuda_context(), compute);
     Activations memory = plan(cuda);
-    for (const std::int64_t rows : {memory.shared.logits.rows(), kChunk}) {
+    for (const std::int64_t rows : {memory.logits.rows(), kChunk}) {
       SCOPED_TRACE(fmt::format("{}, logits of {} rows", to_string(compute), rows));
-      memory.shared.logits = memory.shared.logits.slice_rows(0, rows);
+      memory.logits = memory.logits.slice_rows(0, rows);
       EXPECT_NEAR(cuda.loss_and_gradients(batch.view(), memory), expected, tolerance.loss);
       RecordProperty(fmt::format("largest_error_{}_{}", to_string(compute), rows),
                      fmt::format("{:.1e}", expect_same_gradients(cuda, cpu, tolerance)));
@@ -113,7 +116,11 @@ TEST(WholeTilesOnHopper, AreWhatItsAttentionTakes) {
     GTEST_SKIP() << "the kernels are Hopper's";
   }
   for (const Param& param : params()) {
-    EXPECT_TRUE(attention_goes_through({DeviceKind::kCuda, 0}, DType::kBF16, 64, param.length))
+    EXPECT_TRUE(serves_rotate_and_attend({DeviceKind::kCuda, 0}, {.dtype = DType::kBF16,
+                                                                  .heads = 1,
+                                                                  .key_heads = 1,
+                                                                  .head_dim = 64,
+                                                                  .length = param.length}))
         << param.name();
   }
 }
@@ -125,14 +132,15 @@ class Steps {
  public:
   Steps(const Param& param, bool deterministic)
       : model_(make_model(param, cuda_context(deterministic), DType::kBF16)),
-        memory_(model_.gpt().plan(param.batch / 2, param.length, Purpose::kTraining)),
+        memory_(model_.gpt().plan({.batch = param.batch / 2,
+                                   .length = param.length,
+                                   .documents = param.model.documents})),
         optimizer_(model_.parameters(), {}),
         data_(make_batch(param)) {
     const Batch loaded = data_.view();
     const Batch batch = room_.upload(model_.ctx(), loaded, kVocabulary);
     for (const std::int64_t row : {std::int64_t{0}, param.batch / 2}) {
       halves_.push_back(batch.slice(row, param.batch / 2));
-      halves_.back().known_count = loaded.slice(row, param.batch / 2).counted();
     }
   }
 

@@ -59,8 +59,9 @@ TEST_P(CaropeStart, EqualsRope) {
   Context ctx = Context::cpu(2);
   RandomBatch data(2, 96, 50);
   const Batch batch = data.view();
-  Activations rope_memory = rope.plan(2, 96, Purpose::kTraining);
-  Activations carope_memory = carope.plan(2, 96, Purpose::kTraining);
+  Activations rope_memory = rope.plan({.batch = 2, .length = 96, .purpose = Purpose::kTraining});
+  Activations carope_memory =
+      carope.plan({.batch = 2, .length = 96, .purpose = Purpose::kTraining});
   EXPECT_NEAR(rope.loss_and_gradients(ctx, batch, rope_memory, Write::kOverwrite),
               carope.loss_and_gradients(ctx, batch, carope_memory, Write::kOverwrite),
               kTolerance.loss);
@@ -73,7 +74,7 @@ TEST_P(CaropeStart, EqualsRope) {
     std::copy_n(rope.parameter(shared.spec.name).value.f32(), shared.value.size(),
                 shared.value.f32());
   }
-  Activations none_memory = none.plan(2, 96, Purpose::kInference);
+  Activations none_memory = none.plan({.batch = 2, .length = 96, .purpose = Purpose::kEvaluation});
   none.forward(ctx, batch.seq, batch.tokens, none_memory);
   EXPECT_GT((relative_error<float, float>(logits_of(ctx, none, none_memory),
                                           logits_of(ctx, rope, rope_memory))),
@@ -106,10 +107,8 @@ void PrintTo(const NamedOptions& encoding, std::ostream* out) { *out << encoding
 
 std::vector<NamedOptions> all_encodings() {
   return {{"alibi", "alibi", {}},
-          {"carope", "carope", {{"chunk", std::int64_t{8}}}},
-          {"carope_embedding",
-           "carope",
-           {{"source", std::string("embedding")}, {"chunk", std::int64_t{8}}}},
+          {"carope", "carope", {}},
+          {"carope_embedding", "carope", {{"source", std::string("embedding")}}},
           {"learnable", "learnable", {}},
           {"none", "none", {}},
           {"rope", "rope", {}},
@@ -132,7 +131,7 @@ TEST_P(EveryEncoding, PackedDocumentsEqualSeparateOnes) {
   const std::vector<std::int32_t> starts{0, 7, 8, 24};
   RandomBatch packed(1, kLength, 50);
   packed.pack(starts);
-  Activations a = model_.plan(1, kLength, Purpose::kTraining);
+  Activations a = model_.plan({.batch = 1, .length = kLength, .documents = true});
   model_.loss_and_gradients(ctx_, packed.view(), a, Write::kOverwrite);
   const std::vector<float> losses(a.losses.f32(), a.losses.f32() + kLength);
   std::vector<std::vector<float>> gradients;
@@ -148,7 +147,7 @@ TEST_P(EveryEncoding, PackedDocumentsEqualSeparateOnes) {
     RandomBatch document(1, length, 50);
     std::copy_n(begin, length, document.tokens.begin());
     std::copy_n(packed.targets.begin() + starts[d], length, document.targets.begin());
-    Activations own = model_.plan(1, length, Purpose::kTraining);
+    Activations own = model_.plan({.batch = 1, .length = length, .purpose = Purpose::kTraining});
     model_.loss_and_gradients(ctx_, document.view(), own,
                               d == 0 ? Write::kOverwrite : Write::kAccumulate,
                               static_cast<double>(length) / kLength);
@@ -202,19 +201,21 @@ class EveryEncodingInPieces : public testing::TestWithParam<NamedOptions> {
     for (const std::int64_t length : pieces) {
       RandomBatch piece(batch, length, kVocabulary);
       for (std::int64_t b = 0; b < batch; ++b) {
-        const std::int64_t from = (static_cast<std::int64_t>(first) + b) * kLength + state.seen;
+        const std::int64_t from =
+            (static_cast<std::int64_t>(first) + b) * kLength + state.seen.front();
         std::copy_n(data_.tokens.begin() + from, length, piece.tokens.begin() + b * length);
         std::copy_n(data_.targets.begin() + from, length, piece.targets.begin() + b * length);
       }
-      Activations a = model_.plan(batch, length, Purpose::kInference);
+      Activations a = model_.plan({.batch = batch, .length = length, .purpose = Purpose::kPrefill});
       model_.loss(ctx, piece.view(), a, &state);
       append(logits_of(ctx, model_, a), decoded.logits);
       append(values_of(a.losses), decoded.losses);
     }
-    EXPECT_EQ(state.seen, kLength);
-    for (const DecodeState::Layer& layer : state.layers) {
-      for (const Tensor& tensor : layer.position) {
-        append(std::span(tensor.data<std::uint32_t>(), static_cast<std::size_t>(tensor.size())),
+    EXPECT_EQ(state.longest(), kLength);
+    for (const AttentionState& layer : state.layers) {
+      if (layer.phase) {
+        append(std::span(layer.phase.data<std::uint32_t>(),
+                         static_cast<std::size_t>(layer.phase.size())),
                decoded.phases);
       }
     }
@@ -256,7 +257,7 @@ TEST_P(EveryEncodingInPieces, AreTheBitsOfTheWholeSequence) {
 
 TEST_P(EveryEncodingInPieces, EqualAPassWithoutAState) {
   Context ctx = Context::cpu(2);
-  Activations a = model_.plan(2, kLength, Purpose::kInference);
+  Activations a = model_.plan({.batch = 2, .length = kLength, .purpose = Purpose::kEvaluation});
   model_.loss(ctx, data_.view(), a);
   std::vector<std::vector<float>> losses(2);
   append(values_of(a.losses), losses);
@@ -264,6 +265,53 @@ TEST_P(EveryEncodingInPieces, EqualAPassWithoutAState) {
   for (const std::size_t row : {0, 1}) {
     EXPECT_LT((relative_error<float, float>(decoded.losses[row], losses[row])), kTolerance.forward);
   }
+}
+
+/// Rows that have seen different numbers of tokens go on together as each does alone.
+TEST_P(EveryEncodingInPieces, RowsOfDifferentLengthsGoOnAsAlone) {
+  constexpr std::int64_t kSeen[2] = {37, 12};
+  constexpr std::int64_t kPiece = 5;
+  Context ctx = Context::cpu(2);
+  const auto read_row = [&](std::int64_t b, std::int64_t begin, std::int64_t length,
+                            DecodeState& state) {
+    std::vector<std::int32_t> tokens(data_.tokens.begin() + b * kLength + begin,
+                                     data_.tokens.begin() + b * kLength + begin + length);
+    Activations a = model_.plan({.length = length, .purpose = Purpose::kPrefill});
+    model_.forward(ctx, {.length = length}, Tensor::of(tokens, {1, length}), a, &state);
+    return logits_of(ctx, model_, a);
+  };
+  DecodeState together = model_.plan_decoding(2, kLength);
+  std::vector<float> expected;
+  std::vector<std::int32_t> tokens;
+  for (const std::int64_t b : {0, 1}) {
+    const std::int64_t seen = kSeen[b];
+    DecodeState alone = model_.plan_decoding(1, kLength);
+    read_row(b, 0, seen, alone);
+    const auto row = [&](const Tensor& tensor) { return tensor.slice_rows(b, b + 1); };
+    for (std::size_t layer = 0; layer < together.layers.size(); ++layer) {
+      const AttentionState& from = alone.layers[layer];
+      const AttentionState& to = together.layers[layer];
+      const auto copy_row = [&](const Tensor& one, const Tensor& both) {
+        copy(ctx, one, row(both.reshape({2, one.size()})));
+      };
+      copy_row(from.cache.keys, to.cache.keys);
+      copy_row(from.cache.values, to.cache.values);
+      if (from.phase) {
+        copy_row(from.phase, to.phase);
+      }
+    }
+    together.seen[static_cast<std::size_t>(b)] = seen;
+    together.offsets.data<std::int32_t>()[b] = static_cast<std::int32_t>(seen);
+    const std::vector<float> logits = read_row(b, seen, kPiece, alone);
+    expected.insert(expected.end(), logits.begin(), logits.end());
+    tokens.insert(tokens.end(), data_.tokens.begin() + b * kLength + seen,
+                  data_.tokens.begin() + b * kLength + seen + kPiece);
+  }
+  Activations a = model_.plan({.batch = 2, .length = kPiece, .purpose = Purpose::kPrefill});
+  model_.forward(ctx, {.batch = 2, .length = kPiece}, Tensor::of(tokens, {2, kPiece}), a,
+                 &together);
+  EXPECT_EQ(logits_of(ctx, model_, a), expected);
+  EXPECT_EQ(together.seen, (std::vector<std::int64_t>{kSeen[0] + kPiece, kSeen[1] + kPiece}));
 }
 
 const auto kName = [](const auto& info) { return info.param.name; };

@@ -439,8 +439,10 @@ TEST_F(EvalCommand, NeedsNoMoreMemoryForALongerWindowThanItsKeysAndValues) {
   };
   const auto grown = static_cast<std::int64_t>(memory_at(kLong) - memory_at(2048));
   constexpr std::int64_t kKeysAndValues = 2 * kLong * 16 * 4;
-  const auto whole =
-      static_cast<std::int64_t>(Gpt(config.model).plan(1, kLong, Purpose::kInference).bytes());
+  const auto whole = static_cast<std::int64_t>(
+      Gpt(config.model)
+          .plan({.batch = 1, .length = kLong, .purpose = Purpose::kEvaluation})
+          .bytes());
   EXPECT_LT(grown, 2 * kKeysAndValues);
   EXPECT_GT(whole, 6 * kKeysAndValues);  // so that whole windows would be seen
 }

@@ -10,7 +10,7 @@
 #include <numeric>
 
 #include "eval/gate.h"
-#include "ops/carope.h"
+#include "ops/rotation.h"
 #include "support/folder.h"
 #include "support/tokens.h"
 #include "support/training.h"
@@ -59,14 +59,21 @@ TEST_F(Gate, IsRopesAtTheStart) {
 
 /// The angles by which tokens that are a document each turn a pair with the exponent 1.
 std::vector<double> turned_by(Context& ctx, const Tensor& logits) {
-  const Carope op{.heads = logits.cols(), .exponent_start = 1};
+  const std::int64_t heads = logits.cols();
   const Sequence seq{.batch = logits.dim(0), .length = 1};
   std::vector<float> qkv(static_cast<std::size_t>(logits.size() * 6));
   std::vector<std::uint32_t> carry(static_cast<std::size_t>(logits.size()));
   std::vector<std::uint32_t> phases(carry.size());
-  carope::carope(ctx, op, seq, logits, Tensor::of(qkv, {seq.batch, 1, op.heads * 6}),
-                 Tensor::of(carry, {seq.batch, 1, op.heads, 1}),
-                 Tensor::of(phases, {seq.batch, op.heads, 1}));
+  const QkvHeads parts = split_qkv(Tensor::of(qkv, {seq.batch, 1, heads * 6}), seq, heads, heads);
+  rotate(ctx,
+         {.q = parts.q,
+          .k = parts.k,
+          .pairs = 1,
+          .logits = logits,
+          .exponent_start = 1,
+          .carry = Tensor::of(carry, {seq.batch, 1, heads, 1}),
+          .state = Tensor::of(phases, {seq.batch, heads, 1})},
+         seq);
   std::vector<double> angles;
   for (const std::uint32_t phase : phases) {
     angles.push_back(phase * 0x1p-32 * 2.0 * std::numbers::pi);
@@ -84,14 +91,14 @@ Turned turn(Context& ctx, const Gpt& model, const Loader& loader, std::int64_t b
   Turned all;
   TokenBatch batch;
   const Arena arena = Arena::plan(Device{}, [&](Arena& plan) { batch = loader.place(plan); });
-  Activations a = model.plan(4, 16, Purpose::kTraining);
+  Activations a = model.plan({.batch = 4, .length = 16, .purpose = Purpose::kTraining});
   for (std::int64_t i = 0; i < batches; ++i) {
     loader.fill(i, batch);
     const auto* tokens = batch.tokens.data<std::int32_t>();
     all.tokens.insert(all.tokens.end(), tokens, tokens + 64);
     model.forward(ctx, {.batch = 4, .length = 16}, batch.tokens, a);
     for (std::size_t layer = 0; layer < 2; ++layer) {
-      const auto angles = turned_by(ctx, model.gate_logits(layer, a).reshape({64, 1, 2}));
+      const auto angles = turned_by(ctx, a.blocks[layer].attention.gate_logits.reshape({64, 1, 2}));
       for (std::size_t j = 0; j < angles.size(); ++j) {
         all.f[layer][j % 2].push_back(angles[j]);
       }

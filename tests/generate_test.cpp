@@ -67,10 +67,10 @@ SequenceReader read_in_pieces(Context& ctx, const Gpt& model, std::span<const To
 /// The encoding's state, all layers one after another.
 std::vector<std::uint32_t> phases_of(const DecodeState& state) {
   std::vector<std::uint32_t> phases;
-  for (const DecodeState::Layer& layer : state.layers) {
-    for (const Tensor& tensor : layer.position) {
-      const auto* values = tensor.data<std::uint32_t>();
-      phases.insert(phases.end(), values, values + tensor.size());
+  for (const AttentionState& layer : state.layers) {
+    if (layer.phase) {
+      const auto* values = layer.phase.data<std::uint32_t>();
+      phases.insert(phases.end(), values, values + layer.phase.size());
     }
   }
   return phases;
@@ -87,7 +87,7 @@ class EveryEncoding : public testing::TestWithParam<std::string> {
   std::vector<float> whole_logits(std::span<const TokenId> tokens) {
     const auto length = static_cast<std::int64_t>(tokens.size());
     std::vector<std::int32_t> ids(tokens.begin(), tokens.end());
-    Activations a = model_.plan(1, length, Purpose::kInference);
+    Activations a = model_.plan({.batch = 1, .length = length, .purpose = Purpose::kEvaluation});
     model_.forward(ctx_, {.length = length}, Tensor::of(ids, {1, length}), a);
     std::vector<float> logits(ids.size() * kVocabulary);
     model_.logits(ctx_, a, Tensor::of(logits, {length, kVocabulary}));
@@ -142,10 +142,10 @@ TEST_P(EveryEncoding, DecodesAsAWholePassSees) {
   for (int i = 0; i < 20; ++i) {
     const std::span<const float> logits = reader.logits();
     decoded.insert(decoded.end(), logits.begin(), logits.end());
-    sequence.push_back(sampler.pick(logits, reader.state().seen));
+    sequence.push_back(sampler.pick(logits, reader.seen()));
     reader.read({&sequence.back(), 1});
   }
-  EXPECT_EQ(reader.state().seen, 60);
+  EXPECT_EQ(reader.seen(), 60);
   const std::vector<float> whole = whole_logits(sequence);
   EXPECT_LT((relative_error<float, float>(
                 decoded, std::span(whole).subspan(39 * kVocabulary, 20 * kVocabulary))),
@@ -181,9 +181,8 @@ TEST(CaropeState, HasOnePhaseAHeadAndPairAtAnyCapacity) {
   Context ctx = Context::cpu(1);
   for (const std::int64_t capacity : {1, 5000}) {
     const SequenceReader reader(ctx, model, capacity);
-    for (const DecodeState::Layer& layer : reader.state().layers) {
-      ASSERT_EQ(layer.position.size(), 1U);
-      EXPECT_EQ(layer.position.front().size(), 2 * 8);  // 2 heads of 8 pairs
+    for (const AttentionState& layer : reader.state().layers) {
+      EXPECT_EQ(layer.phase.size(), 2 * 8);  // 2 heads of 8 pairs
       EXPECT_EQ(layer.cache.keys.size(), capacity * 32);
     }
   }

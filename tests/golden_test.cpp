@@ -141,7 +141,10 @@ class Golden : public testing::TestWithParam<std::tuple<std::string, DeviceKind>
   }
 
   Activations plan(DeviceModel& model, Purpose purpose) const {
-    return model.gpt().plan(batch_.seq.batch, batch_.seq.length, purpose);
+    return model.gpt().plan({.batch = batch_.seq.batch,
+                             .length = batch_.seq.length,
+                             .purpose = purpose,
+                             .documents = static_cast<bool>(batch_.seq.document_start)});
   }
 
   Json golden_;
@@ -152,7 +155,7 @@ class Golden : public testing::TestWithParam<std::tuple<std::string, DeviceKind>
 
 TEST_P(Golden, LogitsAndLoss) {
   DeviceModel model = make_model();
-  Activations a = plan(model, Purpose::kInference);
+  Activations a = plan(model, Purpose::kEvaluation);
   EXPECT_NEAR(model.loss(batch_, a), golden_["loss"].get<double>(), kTolerance.loss);
   EXPECT_LT(error_against(model.logits(batch_, a), golden_["logits"]), kTolerance.forward);
 }

@@ -77,7 +77,8 @@ class ModelGradient : public testing::TestWithParam<ModelCase> {
         // Shorter than the model allows; where documents are packed, one has a single token.
         seq_{.batch = 2, .length = 7},
         tokens_("first", documents(), config_.vocabulary),
-        activations_(model_.plan(seq_.batch, seq_.length, Purpose::kTraining)) {
+        activations_(model_.plan(
+            {.batch = seq_.batch, .length = seq_.length, .documents = GetParam().documents})) {
     model_.initialise(1);
     // Away from where gates are constant, gains one and biases zero, and far enough for GELU and
     // attention not to be linear. These sizes were chosen by the reference alone, among several:
@@ -198,7 +199,10 @@ TEST_P(ModelGradient, AccumulatesMeanOfMicroBatches) {
 }
 
 TEST_P(ModelGradient, InferenceGivesTheSameBits) {
-  Activations inference = model_.plan(seq_.batch, seq_.length, Purpose::kInference);
+  Activations inference = model_.plan({.batch = seq_.batch,
+                                       .length = seq_.length,
+                                       .purpose = Purpose::kEvaluation,
+                                       .documents = GetParam().documents});
   const double trained = model_.loss(ctx_, tokens_.batch(), activations_);
   EXPECT_EQ(model_.loss(ctx_, tokens_.batch(), inference), trained);
   EXPECT_TRUE(same_bits(read(inference.losses), read(activations_.losses)));

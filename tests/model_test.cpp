@@ -109,7 +109,7 @@ TEST(Gpt, RecomputesToTheSameBitsInLessMemory) {
     Context ctx = Context::cpu(2);
     RandomBatch data(2, 8, 100);
     const auto gradients_with = [&](Purpose purpose) {
-      Activations a = model.plan(2, 8, purpose);
+      Activations a = model.plan({.batch = 2, .length = 8, .purpose = purpose});
       model.loss_and_gradients(ctx, data.view(), a, Write::kOverwrite);
       std::vector<float> gradients;
       for (const Parameter& parameter : model.parameters()) {
@@ -120,8 +120,8 @@ TEST(Gpt, RecomputesToTheSameBitsInLessMemory) {
     };
     const auto kept = gradients_with(Purpose::kTraining);
     EXPECT_TRUE(same_bits(gradients_with(Purpose::kRecomputing), kept)) << encoding;
-    EXPECT_LT(model.plan(2, 8, Purpose::kRecomputing).bytes(),
-              model.plan(2, 8, Purpose::kTraining).bytes());
+    EXPECT_LT(model.plan({.batch = 2, .length = 8, .purpose = Purpose::kRecomputing}).bytes(),
+              model.plan({.batch = 2, .length = 8, .purpose = Purpose::kTraining}).bytes());
   }
 }
 
@@ -166,16 +166,18 @@ class BadInput : public testing::Test {
   Gpt model_{config_with("carope")};
   Context ctx_ = Context::cpu(2);
   RandomBatch data_{2, 8, 100};
-  Activations training_ = model_.plan(2, 8, Purpose::kTraining);
-  Activations inference_ = model_.plan(2, 8, Purpose::kInference);
+  Activations training_ = model_.plan({.batch = 2, .length = 8, .purpose = Purpose::kTraining});
+  Activations inference_ = model_.plan({.batch = 2, .length = 8, .purpose = Purpose::kEvaluation});
+  Activations prefill_ = model_.plan({.batch = 2, .length = 8, .purpose = Purpose::kPrefill});
 };
 
 TEST_F(BadInput, SequencesThatDoNotFit) {
   Batch batch = data_.view();
-  batch.seq.offset = 3;
+  std::vector<std::int32_t> offsets{3, 3};
+  batch.seq.offsets = Tensor::of(offsets, {2});
   EXPECT_THAT(
       message_of([&] { model_.loss_and_gradients(ctx_, batch, training_, Write::kOverwrite); }),
-      HasSubstr("offset = 3"));
+      HasSubstr("through a decode state"));
   RandomBatch longer(2, 9, 100);
   EXPECT_THAT(message_of([&] { model_.loss(ctx_, longer.view(), training_); }),
               HasSubstr("planned for 2 x 8 tokens, not 2 x 9"));
@@ -186,12 +188,19 @@ TEST_F(BadInput, SequencesThatDoNotFit) {
 }
 
 TEST_F(BadInput, DocumentsThatMakeNoSense) {
+  Activations documents = model_.plan({.batch = 2, .length = 8, .documents = true});
   const auto message_for = [&](std::size_t token, std::int32_t start) {
     RandomBatch packed(2, 8, 100);
     packed.pack({0, 4});
     packed.document_start[token] = start;
-    return message_of([&] { model_.loss(ctx_, packed.view(), training_); });
+    return message_of([&] { model_.loss(ctx_, packed.view(), documents); });
   };
+  EXPECT_THAT(message_of([&] {
+                RandomBatch packed(2, 8, 100);
+                packed.pack({0, 4});
+                model_.loss(ctx_, packed.view(), training_);
+              }),
+              HasSubstr("planned for rows of one document"));
   EXPECT_THAT(message_for(3, 0), HasSubstr("(nothing thrown)"));
   EXPECT_THAT(message_for(3, -1), HasSubstr("document_start = -1 at token 3 of row 0"));
   EXPECT_THAT(message_for(11, 4), HasSubstr("document_start = 4 at token 3 of row 1"));
@@ -202,36 +211,34 @@ TEST_F(BadInput, DocumentsThatMakeNoSense) {
 TEST_F(BadInput, AFailedDecodeLeavesItsStateAlone) {
   model_.initialise(1);
   const auto phase = [](const DecodeState& state) {
-    const Tensor& values = state.layers.front().position.front();
+    const Tensor& values = state.layers.front().phase;
     return std::vector<std::uint32_t>(values.data<std::uint32_t>(),
                                       values.data<std::uint32_t>() + values.size());
   };
   DecodeState state = model_.plan_decoding(2, 12);
   const Batch batch = data_.view();
-  model_.forward(ctx_, batch.seq, batch.tokens, inference_, &state);
+  model_.forward(ctx_, batch.seq, batch.tokens, prefill_, &state);
   const auto before = phase(state);
-  EXPECT_THAT(
-      message_of([&] { model_.forward(ctx_, batch.seq, batch.tokens, inference_, &state); }),
-      HasSubstr("16 tokens do not fit a decode state of 12"));
-  EXPECT_EQ(state.seen, 8);
+  EXPECT_THAT(message_of([&] { model_.forward(ctx_, batch.seq, batch.tokens, prefill_, &state); }),
+              HasSubstr("16 tokens do not fit a decode state of 12"));
+  EXPECT_EQ(state.longest(), 8);
   EXPECT_EQ(phase(state), before);
   DecodeState other = model_.plan_decoding(3, 12);
-  EXPECT_THAT(
-      message_of([&] { model_.forward(ctx_, batch.seq, batch.tokens, inference_, &other); }),
-      HasSubstr("for 3 sequences, not 2"));
+  EXPECT_THAT(message_of([&] { model_.forward(ctx_, batch.seq, batch.tokens, prefill_, &other); }),
+              HasSubstr("for 3 sequences, not 2"));
 }
 
 TEST_F(BadInput, DecodingPastTheLastPosition) {
   Gpt model(config_with("learnable"));  // of 16 positions
   model.initialise(1);
   DecodeState state = model.plan_decoding(2, 24);
-  Activations a = model.plan(2, 8, Purpose::kInference);
+  Activations a = model.plan({.batch = 2, .length = 8, .purpose = Purpose::kPrefill});
   const Batch batch = data_.view();
   const auto decode = [&] { model.forward(ctx_, batch.seq, batch.tokens, a, &state); };
   decode();
   EXPECT_EQ(message_of(decode), "(nothing thrown)");
   EXPECT_THAT(message_of(decode), HasSubstr("24 tokens is past the 16 positions"));
-  EXPECT_EQ(state.seen, 16);
+  EXPECT_EQ(state.longest(), 16);
 }
 
 TEST_F(BadInput, NanReachesTheLoss) {

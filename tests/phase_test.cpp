@@ -7,7 +7,7 @@
 
 #include "core/random.h"
 #include "ops/attention.h"
-#include "ops/carope.h"
+#include "ops/rotation.h"
 #include "support/compare.h"
 
 namespace carope::test {
@@ -15,18 +15,24 @@ namespace {
 
 constexpr long double kRadiansPerUnit = 2.0L * std::numbers::pi_v<long double> / 0x1p32L;
 
-/// A CARoPE call with its own memory. q, k and v are random, as is a gradient of them.
+/// How a call is made, besides its size.
+struct Gates {
+  std::int64_t heads;
+  std::int64_t chunk = 512;
+};
+
+/// A gated rotation with its own memory. q, k and v are random, as is a gradient of them.
 class Call {
  public:
-  Call(const Carope& carope, std::int64_t batch, std::int64_t length, std::int64_t pairs)
-      : op(carope),
+  Call(const Gates& gates, std::int64_t batch, std::int64_t length, std::int64_t pairs)
+      : op(gates),
         seq{.batch = batch, .length = length},
-        logits(static_cast<std::size_t>(batch * length * carope.heads)),
-        qkv(static_cast<std::size_t>(batch * length * carope.heads * 6 * pairs)),
+        logits(static_cast<std::size_t>(batch * length * gates.heads)),
+        qkv(static_cast<std::size_t>(batch * length * gates.heads * 6 * pairs)),
         dqkv(qkv.size()),
         dlogits(logits.size()),
-        carry(static_cast<std::size_t>(batch * carope.chunks(length) * carope.heads * pairs)),
-        state(static_cast<std::size_t>(batch * carope.heads * pairs)),
+        carry(static_cast<std::size_t>(batch * chunks() * gates.heads * pairs)),
+        state(static_cast<std::size_t>(batch * gates.heads * pairs)),
         pairs_(pairs) {
     const Philox random(7, 0);
     for (std::size_t i = 0; i < qkv.size(); ++i) {
@@ -35,23 +41,19 @@ class Call {
     }
   }
 
-  void run(Context& ctx) {
-    carope::carope(ctx, op, seq, gates(logits), rows(qkv), carries(), states());
-  }
+  void run(Context& ctx) { rotate(ctx, rotation(), seq); }
   /// The same, with each token's phases [B, T, H, P].
   std::vector<std::uint16_t> run_for_phases(Context& ctx) {
     std::vector<std::uint16_t> phases(logits.size() * static_cast<std::size_t>(pairs_));
-    carope::carope(ctx, op, seq, gates(logits), rows(qkv), carries(), states(),
-                   Tensor::of(phases, phase_shape()));
+    Rotation turns = rotation();
+    turns.phases = Tensor::of(phases, {seq.batch, seq.length, op.heads, pairs_});
+    rotate(ctx, turns, seq);
     return phases;
   }
   void run_backward(Context& ctx) {
-    carope_backward(ctx, op, seq,
-                    {.logits = gates(logits),
-                     .carry = carries(),
-                     .qkv = rows(qkv),
-                     .dqkv = rows(dqkv),
-                     .dlogits = gates(dlogits)});
+    const QkvHeads gradients = split_qkv(rows(dqkv), seq, op.heads, op.heads);
+    rotate_backward(ctx, rotation(), seq,
+                    {.dq = gradients.q, .dk = gradients.k, .dlogits = this->gates(dlogits)});
   }
   Tensor rows(std::vector<float>& values) const {
     return Tensor::of(values, {seq.tokens(), op.heads * 6 * pairs_});
@@ -60,17 +62,23 @@ class Call {
     return Tensor::of(values, {seq.batch, seq.length, op.heads});
   }
 
-  Carope op;
+  Gates op;
   Sequence seq;
   std::vector<float> logits, qkv, dqkv, dlogits;
   std::vector<std::uint32_t> carry, state;
 
  private:
-  Shape phase_shape() const { return {seq.batch, seq.length, op.heads, pairs_}; }
-  Tensor carries() {
-    return Tensor::of(carry, {seq.batch, op.chunks(seq.length), op.heads, pairs_});
+  std::int64_t chunks() const { return (seq.length + op.chunk - 1) / op.chunk; }
+  Rotation rotation() {
+    const QkvHeads parts = split_qkv(rows(qkv), seq, op.heads, op.heads);
+    return {.q = parts.q,
+            .k = parts.k,
+            .pairs = pairs_,
+            .logits = gates(logits),
+            .chunk = op.chunk,
+            .carry = Tensor::of(carry, {seq.batch, chunks(), op.heads, pairs_}),
+            .state = Tensor::of(state, {seq.batch, op.heads, pairs_})};
   }
-  Tensor states() { return Tensor::of(state, {seq.batch, op.heads, pairs_}); }
 
   std::int64_t pairs_;
 };
@@ -135,7 +143,6 @@ TEST(Phase, OneTokenAtATimeEqualsTheWholeSequence) {
     std::copy_n(whole.logits.begin() + t * 3, 3, piece.logits.begin());
     std::copy_n(unrotated.begin() + t * static_cast<std::int64_t>(piece.qkv.size()),
                 piece.qkv.size(), piece.qkv.begin());
-    piece.seq.offset = t;
     piece.run(ctx);
     rotated.insert(rotated.end(), piece.qkv.begin(), piece.qkv.end());
   }
@@ -209,7 +216,6 @@ TEST_P(PhaseAccuracy, StaysCloseToLongDoubleOverAMillionTokens) {
       }
     }
     seen += kPiece;
-    call.seq.offset = seen;
     // A token of these clocks adds less than a unit: up to half of one by rounding its increment,
     // and some by rounding f.
     if (seen == 1 << 16) {

@@ -465,7 +465,8 @@ TEST_F(TrainingOnGpu, SaysWhatWouldFit) {
   constexpr std::int64_t kRows = 64;
   const Gpt gpt(model, {DeviceKind::kCuda, 0}, DType::kBF16);
   const auto bytes = [&](Purpose purpose) {
-    return static_cast<double>(gpt.plan(kRows, model.length, purpose).bytes());
+    return static_cast<double>(
+        gpt.plan({.batch = kRows, .length = model.length, .purpose = purpose}).bytes());
   };
   ASSERT_LT(bytes(Purpose::kRecomputing), 0.75 * bytes(Purpose::kTraining));
   const auto memory = static_cast<double>(cuda::devices().front().memory_bytes);

@@ -94,7 +94,7 @@ TEST_F(TrainerTest, DoesWhatItsConfigurationSays) {
 
   Gpt gpt(run.model);
   gpt.initialise(2);
-  Activations memory = gpt.plan(4, 16, Purpose::kTraining);
+  Activations memory = gpt.plan({.batch = 4, .length = 16, .documents = true});
   Optimizer optimizer(gpt.parameters(),
                       {.beta1 = 0.8, .beta2 = 0.9, .epsilon = 1e-3, .decay = 0.3, .clip = 0.5});
   Loader loader = load(Split::kTrain, 8);

@@ -11,12 +11,12 @@
 namespace carope {
 namespace {
 
-std::int64_t parameters_added(const GptConfig& config, const PositionEncoding& encoding) {
+std::int64_t parameters_added(const GptConfig& config, const Encoding& encoding) {
   std::int64_t count = 0;
-  for (const ParameterSpec& spec : encoding.parameters()) {
+  for (const ParameterSpec& spec : model_parameters(encoding)) {
     count += spec.shape.size();
   }
-  for (const ParameterSpec& spec : encoding.layer_parameters()) {
+  for (const ParameterSpec& spec : layer_parameters(encoding)) {
     count += config.layers * spec.shape.size();
   }
   return count;
@@ -38,13 +38,11 @@ void add_encodings(CLI::App& app) {
                config.width, config.length);
     Table table({"encoding", "parameters", "longest input", "decode state, bytes a layer"});
     for (const std::string& name : encoding_names()) {
-      const auto encoding = make_encoding(name, config.shape(), {}, {});
-      const auto bound = encoding->max_length();
-      std::size_t state = 0;
-      for (const TensorSpec& spec : encoding->decode_state(1)) {
-        state += spec.bytes();
-      }
-      table.add({name, fmt::to_string(parameters_added(config, *encoding)),
+      const Encoding encoding = make_encoding(name, config.shape(), {});
+      const auto bound = encoding.max_length;
+      const std::int64_t state =
+          gate_of(encoding) != nullptr ? 4 * config.heads * encoding.rotation->pairs : 0;
+      table.add({name, fmt::to_string(parameters_added(config, encoding)),
                  bound ? fmt::to_string(*bound) : "any", fmt::to_string(state)});
     }
     fmt::print("{}", table.text());

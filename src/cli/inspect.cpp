@@ -81,7 +81,7 @@ void inspect(const InspectOptions& options) {
       checkpoint.string(), config.model.encoding, config.model.layers, config.model.heads,
       config.model.width, config.model.vocabulary, config.model.length, state.step, state.tokens);
   print_parameters(model);
-  if (!model.encoding().has_gate()) {
+  if (gate_of(model.encoding()) == nullptr) {
     fmt::print("\nThe encoding '{}' has no gate.\n", config.model.encoding);
     return;
   }

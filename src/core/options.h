@@ -35,6 +35,8 @@ class OptionReader {
                        std::int64_t highest = kHighestInteger);
   double number(const std::string& key, double fallback, double lowest);
   std::string text(const std::string& key, const std::string& fallback);
+  /// Accepts an option that has no meaning any more.
+  void ignore(const std::string& key) { options_.erase(key); }
 
   template <class T>
   T choice(const std::string& key, T fallback,

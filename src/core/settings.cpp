@@ -35,12 +35,19 @@ void check_section(const std::string& section, std::span<const std::string> sect
                      nearest(section, sections));
 }
 
+/// The options of a table. Those of a table in it have its name before theirs: "rope.base".
 Options options_of(const toml::node& node, const std::string& section) {
   const toml::table* table = node.as_table();
   check<ConfigError>(table != nullptr, "'{}' must be a table, [{}]", section, section);
   Options options;
   for (const auto& [key, value] : *table) {
     const std::string name(key.str());
+    if (value.is_table()) {
+      for (const auto& [inner, held] : options_of(value, section + "." + name)) {
+        options[name + "." + inner] = held;
+      }
+      continue;
+    }
     const auto held = option_value(value);
     check<ConfigError>(held.has_value(), "{}.{} must be a number, a text, true or false (line {})",
                        section, name, value.source().begin.line);

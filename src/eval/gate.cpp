@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "ops/gate.h"
 #include "train/run_data.h"
 
 namespace carope {
@@ -19,9 +20,16 @@ constexpr std::int64_t kFewest = 16;   // occurrences that make a mean
 /// Frequencies by layer and head, in the order of the text.
 using Frequencies = std::vector<std::vector<std::vector<double>>>;
 
+struct Math {
+  static double abs(double x) { return std::abs(x); }
+  static double max(double a, double b) { return std::max(a, b); }
+  static double divide(double a, double b) { return a / b; }
+  static double exp_of_negative(double x) { return std::exp(x); }
+  static double log1p(double y) { return std::log1p(y); }
+};
+
 double frequency_of(double logit) {
-  const double softplus = std::max(logit, 0.0) + std::log1p(std::exp(-std::abs(logit)));
-  return 1.0 / (softplus + 1.0);
+  return gate::frequency<Math>(logit, gate::decayed<Math>(logit));
 }
 
 /// Adds those of the last forward pass. `logits` [B, T, H] of one layer.
@@ -158,13 +166,16 @@ double effective_base(double frequency, std::int64_t pairs) {
 
 std::optional<GateStatistics> measure_gate(Context& ctx, const Gpt& model, const Loader& loader,
                                            std::int64_t tokens, const Tokenizer* tokenizer) {
-  if (!model.encoding().has_gate()) {
+  if (gate_of(model.encoding()) == nullptr) {
     return std::nullopt;
   }
   TokenBatch batch;
   const Arena arena = Arena::plan(Device{}, [&](Arena& plan) { batch = loader.place(plan); });
   const std::int64_t rows = batch.tokens.dim(0);
-  Activations a = model.plan(rows, batch.tokens.dim(1), Purpose::kTraining);
+  // In a pass that evaluates, all layers share one set of logits.
+  Activations a = model.plan({.batch = rows,
+                              .length = batch.tokens.dim(1),
+                              .documents = static_cast<bool>(batch_of(batch).seq.document_start)});
   const ModelShape shape = model.config().shape();
   GateStatistics gate{.layers = shape.layers, .heads = shape.heads, .pairs = shape.pairs()};
   Frequencies all(static_cast<std::size_t>(shape.layers),
@@ -179,7 +190,7 @@ std::optional<GateStatistics> measure_gate(Context& ctx, const Gpt& model, const
     const Batch view = device_batch.upload(ctx, batch_of(batch), model.config().vocabulary);
     model.forward(ctx, view.seq, view.tokens, a);
     for (std::size_t layer = 0; layer < all.size(); ++layer) {
-      append(model.gate_logits(layer, a), ctx.device(), all[layer]);
+      append(a.blocks[layer].attention.gate_logits, ctx.device(), all[layer]);
     }
     gate.tokens += batch.tokens.size();
   }

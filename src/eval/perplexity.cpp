@@ -161,7 +161,7 @@ class Scorer {
                  DecodeState* state) {
     const auto height = static_cast<std::int64_t>(rows.size());
     read(rows, offset, count);
-    plan(height, count);
+    plan(height, count, state != nullptr ? Purpose::kPrefill : Purpose::kEvaluation);
     Batch host{.seq = {.batch = height, .length = count},
                .tokens = Tensor::of(tokens_, {height, count}),
                .targets = Tensor::of(targets_, {height, count})};
@@ -231,10 +231,12 @@ class Scorer {
     return static_cast<std::size_t>(next - document_begins_.begin());
   }
 
-  void plan(std::int64_t rows, std::int64_t length) {
-    if (!activations_ || activations_->batch != rows || activations_->length != length) {
+  void plan(std::int64_t rows, std::int64_t length, Purpose purpose) {
+    const Pass pass{
+        .batch = rows, .length = length, .purpose = purpose, .documents = data_.documents};
+    if (!activations_ || activations_->plan.pass != pass) {
       activations_.reset();  // before there is another
-      activations_.emplace(model_.plan(rows, length, Purpose::kInference));
+      activations_.emplace(model_.plan(pass));
     }
   }
 
@@ -356,7 +358,7 @@ std::vector<Evaluation> measure_perplexity(Context& ctx, Communicator& ranks, co
   const EvalConfig& config = evaluations.front().config;
   check_data(data, config);
   const std::int64_t stretch = common_stretch(data.stream, config);
-  const std::int64_t bound = model.encoding().max_length().value_or(stretch);
+  const std::int64_t bound = model.encoding().max_length.value_or(stretch);
   std::int64_t work = 0;
   std::vector<std::vector<ScoredWindow>> windows;
   for (const std::int64_t length : config.lengths) {

@@ -169,7 +169,7 @@ bool is_whole_score(const fs::path& evaluation, const Scoring& scoring,
 bool is_done(const PlannedRun& run, const Scoring& scoring) {
   const GptConfig& model = run.config.model;
   const bool gate =
-      make_encoding(model.encoding, model.shape(), {}, model.encoding_options)->has_gate();
+      gate_of(make_encoding(model.encoding, model.shape(), model.encoding_options)) != nullptr;
   const std::vector<Protocol> protocols = protocols_of(scoring);
   return std::all_of(protocols.begin(), protocols.end(),
                      [&](Protocol protocol) {

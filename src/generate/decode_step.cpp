@@ -5,9 +5,9 @@
 namespace carope {
 
 DecodeStep::DecodeStep(const Context& ctx, const Gpt& model)
-    : memory_(ctx.device(), sizeof(Input)),
-      input_(memory_.data(), {{2}, DType::kI32}, ctx.device()),
-      pinned_input_(cuda::allocate_pinned(sizeof(Input))),
+    : memory_(ctx.device(), sizeof(std::int32_t)),
+      token_(memory_.data(), {{1, 1}, DType::kI32}, ctx.device()),
+      pinned_token_(cuda::allocate_pinned(sizeof(std::int32_t))),
       pinned_logits_(cuda::allocate_pinned(static_cast<std::size_t>(model.config().vocabulary) *
                                            sizeof(float))),
       pinned_pick_(cuda::allocate_pinned(sizeof(TokenPick))) {}
@@ -23,7 +23,7 @@ std::span<const float> DecodeStep::read(Context& ctx, const Gpt& model, TokenId 
 TokenId DecodeStep::next(Context& ctx, const Gpt& model, TokenId token, const Sampler& sampler,
                          Activations& a, DecodeState& state) {
   auto* pick = static_cast<TokenPick*>(pinned_pick_.get());
-  const std::int64_t place = state.seen + 1;  // of the token that is picked
+  const std::int64_t place = state.seen.front() + 1;  // of the token that is picked
   pick->uniform = sampler.uniform(place);
   const auto issue = [&] { pick_token(ctx, *choice_, issue_pass(ctx, model, a, state), pick); };
   run(ctx, model, picking_, issue, token, state);
@@ -35,14 +35,13 @@ TokenId DecodeStep::next(Context& ctx, const Gpt& model, TokenId token, const Sa
 
 void DecodeStep::run(Context& ctx, const Gpt& model, Replayed& step,
                      const std::function<void()>& issue, TokenId token, DecodeState& state) {
-  auto* input = static_cast<Input*>(pinned_input_.get());
-  *input = {.token = static_cast<std::int32_t>(token),
-            .offset = static_cast<std::int32_t>(state.seen)};
-  check_tokens(Tensor(&input->token, {{1}, DType::kI32}), model.config().vocabulary);
+  auto* pinned = static_cast<std::int32_t*>(pinned_token_.get());
+  *pinned = static_cast<std::int32_t>(token);
+  check_tokens(Tensor(pinned, {{1}, DType::kI32}), model.config().vocabulary);
   if (step.graph.ready(ctx)) {
     model.check_room(state, 1);
     step.graph.launch(ctx);
-    ++state.seen;
+    ++state.seen.front();
   } else if (step.ran) {
     step.graph.record(ctx, issue);
     step.graph.launch(ctx);
@@ -55,11 +54,9 @@ void DecodeStep::run(Context& ctx, const Gpt& model, Replayed& step,
 
 Tensor DecodeStep::issue_pass(Context& ctx, const Gpt& model, Activations& a,
                               DecodeState& state) const {
-  upload(ctx, pinned_input_.get(), input_);
-  const Tensor rows = input_.reshape({2, 1});
-  const Sequence seq{.offset_on_device = rows.slice_rows(1, 2).reshape({1})};
-  const Tensor logits = a.shared.logits.slice_rows(0, 1);
-  model.forward(ctx, seq, rows.slice_rows(0, 1), a, &state);
+  upload(ctx, pinned_token_.get(), token_);
+  const Tensor logits = a.logits.slice_rows(0, 1);
+  model.forward(ctx, {}, token_, a, &state);
   model.logits(ctx, a, logits);
   return logits.reshape({logits.size()});
 }

@@ -34,11 +34,6 @@ class DecodeStep {
                Activations& a, DecodeState& state);
 
  private:
-  /// The token that is read, as the device has it: [2] i32.
-  struct Input {
-    std::int32_t token;
-    std::int32_t offset;  // its position in the sequence
-  };
   /// A step is issued when it runs first, then recorded, then replayed.
   struct Replayed {
     Graph graph;
@@ -46,12 +41,12 @@ class DecodeStep {
   };
   void run(Context& ctx, const Gpt& model, Replayed& step, const std::function<void()>& issue,
            TokenId token, DecodeState& state);
-  /// Issues what computes the logits [V] of the token after the input.
+  /// Issues what computes the logits [V] of the token after token_.
   Tensor issue_pass(Context& ctx, const Gpt& model, Activations& a, DecodeState& state) const;
 
   Memory memory_;
-  Tensor input_;  // [2] i32 on the device
-  std::shared_ptr<void> pinned_input_;
+  Tensor token_;  // [1, 1] i32 on the device: what is read
+  std::shared_ptr<void> pinned_token_;
   std::shared_ptr<void> pinned_logits_;
   std::shared_ptr<void> pinned_pick_;
   Replayed reading_, picking_;

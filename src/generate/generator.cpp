@@ -24,7 +24,7 @@ void check_room(const Gpt& model, std::int64_t prompt, const GenerateConfig& con
   check<ConfigError>(config.chunk >= 1,
                      "a prompt cannot be read {} tokens at a time; give a chunk of 1 or more",
                      config.chunk);
-  const auto bound = model.encoding().max_length();
+  const auto bound = model.encoding().max_length;
   if (!bound || prompt + config.tokens <= *bound) {
     return;
   }
@@ -42,7 +42,7 @@ SequenceReader::SequenceReader(Context& ctx, const Gpt& model, std::int64_t capa
     : ctx_(ctx),
       model_(model),
       state_(model.plan_decoding(1, capacity)),
-      single_(model.plan(1, 1, Purpose::kInference)) {
+      single_(model.plan({.purpose = Purpose::kDecoding})) {
   if (ctx.device().kind == DeviceKind::kCuda) {
     step_.emplace(ctx, model);
   }
@@ -56,9 +56,9 @@ void SequenceReader::read(std::span<const TokenId> piece) {
     last_ = length;
     return;
   }
-  if (length != 1 && (!piece_ || piece_->length != length)) {
+  if (length != 1 && (!piece_ || piece_->plan.pass.length != length)) {
     piece_.reset();  // before the next is planned: there is never room for both
-    piece_.emplace(model_.plan(1, length, Purpose::kInference));
+    piece_.emplace(model_.plan({.length = length, .purpose = Purpose::kPrefill}));
   }
   Activations& activations = length == 1 ? single_ : *piece_;
   wait(ctx_);  // for the copy of the tokens that were there
@@ -76,7 +76,7 @@ std::span<const float> SequenceReader::logits() {
     return step_logits_;
   }
   const Activations& activations = last_ == 1 ? single_ : *piece_;
-  const Tensor row = activations.shared.logits.slice_rows(0, 1);
+  const Tensor row = activations.logits.slice_rows(0, 1);
   model_.logits(ctx_, activations, row);
   logits_.resize(static_cast<std::size_t>(row.size()));
   copy_to_host(logits_.data(), row.raw(), row.bytes(), ctx_.device());
@@ -98,7 +98,7 @@ TokenId SequenceReader::next(TokenId token) {
     return step_->next(ctx_, model_, token, *sampler_, single_, state_);
   }
   read({&token, 1});
-  return sampler_->pick(logits(), state_.seen);
+  return sampler_->pick(logits(), seen());
 }
 
 Generated generate(Context& ctx, const Gpt& model, std::span<const TokenId> prompt,
@@ -112,10 +112,10 @@ Generated generate(Context& ctx, const Gpt& model, std::span<const TokenId> prom
   Generated result;
 
   auto start = Clock::now();
-  while (reader.state().seen < length && !stop) {
-    const auto rest = prompt.subspan(static_cast<std::size_t>(reader.state().seen));
+  while (reader.seen() < length && !stop) {
+    const auto rest = prompt.subspan(static_cast<std::size_t>(reader.seen()));
     reader.read(rest.first(std::min(static_cast<std::size_t>(config.chunk), rest.size())));
-    observer.read(reader.state().seen);
+    observer.read(reader.seen());
   }
   result.prompt_seconds = seconds_since(start);
   if (stop) {

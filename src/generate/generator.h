@@ -32,6 +32,8 @@ class SequenceReader {
   TokenId next(TokenId token);
 
   const DecodeState& state() const { return state_; }
+  /// How many tokens have been read.
+  std::int64_t seen() const { return state_.seen.front(); }
 
  private:
   Context& ctx_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 namespace carope {
 namespace {
@@ -16,18 +17,29 @@ void check_ids(const Tensor& ids, std::int64_t lowest, std::int64_t vocabulary, 
   }
 }
 
+std::int64_t count(const Tensor& targets) {
+  const auto* ids = targets.data<std::int32_t>();
+  return std::count_if(ids, ids + targets.size(), [](std::int32_t id) { return id >= 0; });
+}
+
 }  // namespace
 
 void check_tokens(const Tensor& tokens, std::int64_t vocabulary) {
   check_ids(tokens, 0, vocabulary, "token");
 }
 
-std::int64_t count_targets(const Tensor& targets) {
-  const auto* ids = targets.data<std::int32_t>();
-  return std::count_if(ids, ids + targets.size(), [](std::int32_t id) { return id >= 0; });
+std::vector<std::int64_t> count_targets(const Tensor& targets) {
+  std::vector<std::int64_t> counts;
+  for (std::int64_t row = 0; row < targets.rows(); ++row) {
+    counts.push_back(count(targets.slice_rows(row, row + 1)));
+  }
+  return counts;
 }
 
-std::int64_t Batch::counted() const { return known_count ? *known_count : count_targets(targets); }
+std::int64_t Batch::counted() const {
+  return counts.empty() ? count(targets)
+                        : std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
 
 Batch Batch::slice(std::int64_t row, std::int64_t rows) const {
   const auto cut = [&](const Tensor& tensor) {
@@ -36,9 +48,13 @@ Batch Batch::slice(std::int64_t row, std::int64_t rows) const {
   return {.seq = {.batch = rows,
                   .length = seq.length,
                   .document_start = cut(seq.document_start),
-                  .offset = seq.offset},
+                  .offsets = seq.offsets ? cut(seq.offsets.reshape({seq.batch, 1})).reshape({rows})
+                                         : Tensor{}},
           .tokens = cut(tokens),
-          .targets = cut(targets)};
+          .targets = cut(targets),
+          .counts = counts.empty()
+                        ? counts
+                        : std::vector(counts.begin() + row, counts.begin() + row + rows)};
 }
 
 Batch DeviceBatch::upload(Context& ctx, const Batch& host, std::int64_t vocabulary) {
@@ -71,7 +87,7 @@ Batch DeviceBatch::upload(Context& ctx, const Batch& host, std::int64_t vocabula
   carope::upload(ctx, host.tokens.raw(), batch.tokens);
   if (host.targets) {
     carope::upload(ctx, host.targets.raw(), batch.targets);
-    batch.known_count = count_targets(host.targets);
+    batch.counts = count_targets(host.targets);
   }
   if (host.seq.document_start) {
     carope::upload(ctx, host.seq.document_start.raw(), batch.seq.document_start);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <optional>
+#include <vector>
 
 #include "core/arena.h"
 #include "core/context.h"
@@ -13,9 +13,11 @@ struct Batch {
   Sequence seq;
   Tensor tokens;     // [B, T] i32
   Tensor targets{};  // [B, T] i32: the token that follows each; negative ones are not counted
-  /// How many targets are counted, where they are on a device that the CPU cannot read.
-  std::optional<std::int64_t> known_count{};
+  /// How many targets of each row are counted, where they are on a device that the CPU cannot read;
+  /// or empty.
+  std::vector<std::int64_t> counts{};
 
+  /// How many targets are counted.
   std::int64_t counted() const;
   /// Rows [row, row + rows).
   Batch slice(std::int64_t row, std::int64_t rows) const;
@@ -24,8 +26,8 @@ struct Batch {
 /// Throws if a token, on the CPU, is outside the vocabulary.
 void check_tokens(const Tensor& tokens, std::int64_t vocabulary);
 
-/// How many targets are counted; they must be on the CPU.
-std::int64_t count_targets(const Tensor& targets);
+/// How many targets of each row are counted; they must be on the CPU.
+std::vector<std::int64_t> count_targets(const Tensor& targets);
 
 /// Room on a device for batches that come from the CPU.
 class DeviceBatch {

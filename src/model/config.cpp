@@ -57,8 +57,7 @@ GptConfig read_model(Settings& settings) {
                        to_string(named.mapped()));
     config.encoding = *name;
   }
-  make_encoding(config.encoding, config.shape(), {}, config.encoding_options,
-                &settings["position"]);
+  make_encoding(config.encoding, config.shape(), config.encoding_options, &settings["position"]);
   settings["position"]["encoding"] = config.encoding;
   return config;
 }

@@ -19,7 +19,22 @@ struct GptConfig {
   std::string encoding = default_encoding();
   Options encoding_options{};
 
-  ModelShape shape() const { return {layers, heads, width, length}; }
+  std::int64_t served = 0;  // tokens of the sequences to be read, where that is not `length`
+
+  // What could be chosen for itself one day.
+  std::int64_t key_heads() const { return heads; }
+  std::int64_t head_dim() const { return width / heads; }
+  std::int64_t mlp_width() const { return 4 * width; }
+
+  ModelShape shape() const {
+    return {.layers = layers,
+            .heads = heads,
+            .key_heads = key_heads(),
+            .head_dim = head_dim(),
+            .width = width,
+            .length = length,
+            .served = served > 0 ? served : length};
+  }
 
   /// Throws a ConfigError that names the field, the value and what would be valid.
   void validate() const;

@@ -5,8 +5,9 @@
 #include "core/parallel.h"
 #include "core/random.h"
 #include "ops/cross_entropy.h"
-#include "ops/embedding.h"
+#include "ops/offsets.h"
 #include "ops/sum.h"
+#include "position/registry.h"
 
 namespace carope {
 namespace {
@@ -20,9 +21,13 @@ std::uint64_t hash(const std::string& text) {
   return value;
 }
 
-/// A sequence that comes in pieces must not show where it was cut.
-Rounding rounding_with(const DecodeState* state) {
-  return state == nullptr ? Rounding::kAsFastest : Rounding::kByRow;
+const GptConfig& validated(const GptConfig& config) {
+  config.validate();
+  return config;
+}
+
+Encoding encoding_of(const GptConfig& config) {
+  return make_encoding(config.encoding, validated(config).shape(), config.encoding_options);
 }
 
 /// The factor of a loss's sum that makes it a mean.
@@ -33,33 +38,37 @@ double mean_scale(const Batch& batch) {
 }  // namespace
 
 Gpt::Gpt(const GptConfig& config, Device device, DType compute, const Sharding& sharding)
-    : config_(config), device_(device), compute_(compute) {
-  config_.validate();
+    : Gpt(config, encoding_of(config), device, compute, sharding) {}
+
+Gpt::Gpt(const GptConfig& config, const Encoding& encoding, Device device, DType compute,
+         const Sharding& sharding)
+    : config_(validated(config)),
+      embedding_(encoding, device),
+      block_(config, encoding, device),
+      device_(device),
+      compute_(compute) {
   check<ConfigError>(compute == DType::kF32 || device.kind == DeviceKind::kCuda,
                      "a model computes in {} on a GPU only; use fp32 on the CPU",
                      to_string(compute));
-  encoding_ =
-      make_encoding(config.encoding, config.shape(), {device, compute}, config.encoding_options);
-  const auto bound = encoding_->max_length();
+  const auto bound = encoding.max_length;
   check<ConfigError>(
       !bound || config.length <= *bound,
       "model.length = {} is past the {} positions of the encoding '{}'; give at most {}",
       config.length, bound.value_or(0), config.encoding, bound.value_or(0));
 
   std::vector<ParameterSpec> specs;
-  lay_out_weights(config_, *encoding_, [&](const ParameterSpec& spec) {
+  lay_out_weights(config_, encoding, [&](const ParameterSpec& spec) {
     specs.push_back(spec);
     return Tensor{};
   });
   memory_ = ParameterMemory(specs, device, compute, sharding);
   const auto lay_out = [&](const auto& tensor_of) {
     auto parameter = parameters().begin();
-    return lay_out_weights(config_, *encoding_,
+    return lay_out_weights(config_, encoding,
                            [&](const ParameterSpec&) { return tensor_of(*parameter++); });
   };
   weights_ = lay_out([](const Parameter& p) { return p.rounded ? p.rounded : p.value; });
   gradients_ = lay_out([](const Parameter& p) { return p.gradient; });
-  attention_ = {.heads = config.heads, .slopes = encoding_->attention_slopes()};
 }
 
 const Parameter& Gpt::parameter(const std::string& name) const {
@@ -102,7 +111,7 @@ void Gpt::initialise(std::uint64_t seed) {
 double Gpt::training_flops_per_token(std::int64_t length) const {
   const auto width = static_cast<double>(config_.width);
   double layer_weights = 12.0 * width * width;
-  for (const ParameterSpec& spec : encoding_->layer_parameters()) {
+  for (const ParameterSpec& spec : layer_parameters(encoding())) {
     layer_weights += spec.shape.rank() == 2 ? static_cast<double>(spec.shape.size()) : 0.0;
   }
   // Scores and values: each query meets (length + 1) / 2 keys on average.
@@ -112,30 +121,18 @@ double Gpt::training_flops_per_token(std::int64_t length) const {
   return 3.0 * 2.0 * multiply_adds;
 }
 
-Activations Gpt::plan(std::int64_t batch, std::int64_t length, Purpose purpose) const {
-  check<ConfigError>(batch >= 1 && length >= 1, "a batch of {} x {} tokens is not possible", batch,
-                     length);
-  return {config_, *encoding_, batch, length, purpose, device_, compute_};
+Activations Gpt::plan(const Pass& pass) const {
+  return {config_, block_, make_plan(config_, encoding(), device_, compute_, pass)};
 }
 
 DecodeState Gpt::plan_decoding(std::int64_t batch, std::int64_t capacity) const {
   check<ConfigError>(batch >= 1 && capacity >= 1, "{} sequences of {} tokens cannot be decoded",
                      batch, capacity);
-  return {config_, *encoding_, batch, capacity, device_, compute_};
-}
-
-LayerView Gpt::view(std::size_t layer, const Activations& a, DecodeState* state) const {
-  return {.index = static_cast<std::int64_t>(layer),
-          .weights = weights_.blocks[layer].position,
-          .hidden = a.blocks[layer].normed_in.y,
-          .embedding = a.embedding,
-          .saved = a.blocks[layer].position,
-          .workspace = a.shared.position,
-          .state = state == nullptr ? std::span<const Tensor>{} : state->layers[layer].position};
+  return {config_, block_, batch, capacity, device_, compute_};
 }
 
 void Gpt::check_positions(std::int64_t length) const {
-  const auto bound = encoding_->max_length();
+  const auto bound = encoding().max_length;
   check<ConfigError>(
       !bound || length <= *bound,
       "a sequence of {} tokens is past the {} positions of the encoding '{}'; use at most {}",
@@ -143,91 +140,55 @@ void Gpt::check_positions(std::int64_t length) const {
 }
 
 void Gpt::check_room(const DecodeState& state, std::int64_t tokens) const {
-  const std::int64_t capacity = state.layers.front().cache.keys.dim(1);
-  check<ConfigError>(state.seen + tokens <= capacity,
-                     "{} tokens do not fit a decode state of {}; make it longer",
-                     state.seen + tokens, capacity);
-  check_positions(state.seen + tokens);
+  const std::int64_t length = state.longest() + tokens;
+  check<ConfigError>(length <= state.capacity,
+                     "{} tokens do not fit a decode state of {}; make it longer", length,
+                     state.capacity);
+  check_positions(length);
 }
 
 Sequence Gpt::checked(const Sequence& given, const Activations& a, const DecodeState* state) const {
-  check<ShapeError>(given.batch == a.batch && given.length == a.length,
-                    "activations were planned for {} x {} tokens, not {} x {}", a.batch, a.length,
-                    given.batch, given.length);
-  check<ShapeError>(given.offset == 0, "offset = {}: a sequence continues through a decode state",
-                    given.offset);
+  const Pass& pass = a.plan.pass;
+  check<ShapeError>(given.batch == pass.batch && given.length == pass.length,
+                    "activations were planned for {} x {} tokens, not {} x {}", pass.batch,
+                    pass.length, given.batch, given.length);
+  check<ShapeError>(!given.offsets, "a sequence continues through a decode state");
+  check<ShapeError>(pass.continues() == (state != nullptr),
+                    "activations were planned for {}, which goes {} a decode state",
+                    to_string(pass.purpose), pass.continues() ? "through" : "without");
+  check<ShapeError>(pass.documents || !given.document_start,
+                    "activations were planned for rows of one document, not for packed ones");
   check_documents(given);
-  Sequence seq = given;
-  if (state != nullptr) {
-    seq.offset = state->seen;
-    const Tensor& keys = state->layers.front().cache.keys;
-    check<ShapeError>(keys.dim(0) == seq.batch, "the decode state is for {} sequences, not {}",
-                      keys.dim(0), seq.batch);
-    check<ShapeError>(!seq.document_start, "packed documents cannot be decoded");
-    check_room(*state, seq.length);
-  } else {
-    check_positions(seq.length);
+  if (state == nullptr) {
+    check_positions(given.length);
+    return given;
   }
+  check<ShapeError>(state->offsets.size() == given.batch,
+                    "the decode state is for {} sequences, not {}", state->offsets.size(),
+                    given.batch);
+  check_room(*state, given.length);
+  Sequence seq = given;
+  seq.offsets = state->offsets;
   return seq;
 }
 
 void Gpt::forward(Context& ctx, const Sequence& given, const Tensor& tokens, Activations& a,
                   DecodeState* state) const {
   const Sequence seq = checked(given, a, state);
-  embedding(ctx, tokens, weights_.embedding, a.embedding);
-  encoding_->add_to_embedding(ctx, seq, weights_.position, a.embedding);
+  embedding_.forward(ctx, seq, tokens, weights_.embedding, weights_.positions, a.embedding);
   for (std::size_t layer = 0; layer < a.blocks.size(); ++layer) {
-    block_forward(ctx, seq, layer, a, state);
+    const bool last = layer + 1 == a.blocks.size();
+    block_.forward(ctx, a.plan, seq, weights_.blocks[layer], a.embedding, a.blocks[layer],
+                   state == nullptr ? nullptr : &state->layers[layer],
+                   last ? a.final_residual : a.blocks[layer + 1].residual);
   }
   layer_norm(ctx, a.final_residual, weights_.final_norm, a.final_normed);
   if (state != nullptr) {
-    state->seen += seq.length;
-  }
-}
-
-void Gpt::block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,
-                        DecodeState* state) const {
-  const BlockWeights& w = weights_.blocks[layer];
-  const BlockActivations& b = a.blocks[layer];
-  const LayerView position = view(layer, a, state);
-  const bool last = layer + 1 == a.blocks.size();
-  const Tensor& result = last ? a.final_residual : a.blocks[layer + 1].residual;
-  const Rounding rounding = rounding_with(state);
-
-  layer_norm(ctx, b.residual, w.attention_norm, b.normed_in, encoding_->gate(position));
-  linear(ctx, b.normed_in.y, w.qkv.weight, w.qkv.bias, b.qkv, rounding);
-  if (state == nullptr) {
-    attend(ctx, seq, position, b);
-  } else {
-    encoding_->rotate(ctx, seq, position, b.qkv);
-    attention_cached(ctx, attention_, seq, b.qkv, state->layers[layer].cache, b.attended);
-  }
-  linear_add(ctx, b.attended, w.attention_out.weight, w.attention_out.bias, b.residual,
-             b.residual_mid, rounding);
-
-  layer_norm(ctx, b.residual_mid, w.mlp_norm, b.normed_mid);
-  linear_gelu(ctx, b.normed_mid.y, w.mlp_in.weight, w.mlp_in.bias, b.mlp_gelu, b.mlp_hidden,
-              rounding);
-  linear_add(ctx, b.mlp_hidden, w.mlp_out.weight, w.mlp_out.bias, b.residual_mid, result, rounding);
-}
-
-void Gpt::attend(Context& ctx, const Sequence& seq, const LayerView& position,
-                 const BlockActivations& b) const {
-  const std::optional<AttentionInput> input = encoding_->attention_input(position);
-  if (input && attention_rotates(ctx, attention_, seq, b.qkv)) {
-    encoding_->prepare_attention(ctx, position);
-    if (attention_through(ctx, attention_, seq, *input, b.qkv, b.attended, b.logsumexp)) {
-      return;
+    advance(ctx, state->offsets, seq.length);
+    for (std::int64_t& seen : state->seen) {
+      seen += seq.length;
     }
   }
-  encoding_->rotate(ctx, seq, position, b.qkv);
-  attention(ctx, attention_, seq, b.qkv, b.attended, b.logsumexp);
-}
-
-Tensor Gpt::gate_logits(std::size_t layer, const Activations& a) const {
-  check<ShapeError>(a.purpose != Purpose::kInference,
-                    "the layers' gates need activations planned for training");
-  return encoding_->gate_logits(view(layer, a, nullptr));
 }
 
 void Gpt::logits(Context& ctx, const Activations& a, const Tensor& logits) const {
@@ -242,8 +203,8 @@ double Gpt::loss(Context& ctx, const Batch& batch, Activations& a, DecodeState* 
                         .weight = weights_.embedding,
                         .targets = batch.targets,
                         .losses = a.losses,
-                        .logits = a.shared.logits,
-                        .rounding = rounding_with(state)});
+                        .logits = a.logits,
+                        .rounding = a.plan.rounding});
   return read_mean_loss(ctx, batch, a);
 }
 
@@ -263,8 +224,7 @@ double Gpt::loss_and_gradients(Context& ctx, const Batch& batch, Activations& a,
 
 void Gpt::gradients(Context& ctx, const Batch& batch, Activations& a, Write write, double scale,
                     const BlockFinished& finished) {
-  check<ShapeError>(a.purpose != Purpose::kInference,
-                    "gradients need activations planned for training");
+  check<ShapeError>(a.plan.pass.trains(), "gradients need activations planned for training");
   const double mean = scale * mean_scale(batch);
   forward(ctx, batch.seq, batch.tokens, a);
   classifier_loss_backward(ctx,
@@ -272,8 +232,8 @@ void Gpt::gradients(Context& ctx, const Batch& batch, Activations& a, Write writ
                             .weight = weights_.embedding,
                             .targets = batch.targets,
                             .losses = a.losses,
-                            .logits = a.shared.logits},
-                           {.dhidden = a.shared.dnormed,
+                            .logits = a.logits},
+                           {.dhidden = a.workspace.dnormed,
                             .dweight = gradients_.embedding,
                             .scale = static_cast<float>(mean),
                             .write = write});
@@ -286,8 +246,8 @@ void Gpt::gradients(Context& ctx, const Batch& batch, Activations& a, Write writ
 
 void Gpt::backward(Context& ctx, const Batch& batch, Activations& a, Write write,
                    const BlockFinished& finished) {
-  SharedActivations& s = a.shared;
-  const auto tell = [&](std::int64_t block) {
+  BlockWorkspace& s = a.workspace;
+  const auto report = [&](std::int64_t block) {
     if (finished) {
       finished(block);
     }
@@ -296,98 +256,27 @@ void Gpt::backward(Context& ctx, const Batch& batch, Activations& a, Write write
   if (s.dembedding) {
     carope::clear(ctx, s.dembedding);
   }
-  norm_backward(ctx, {.dy = s.dnormed,
-                      .x = a.final_residual,
-                      .normed = a.final_normed,
-                      .gain = weights_.final_norm.gain,
-                      .dx = s.dresidual,
-                      .dweights = gradients_.final_norm,
-                      .write = write,
-                      .dx_sum = gradients_.blocks.back().mlp_out.bias});
+  norm_backward(ctx,
+                {.x = a.final_residual,
+                 .normed = a.final_normed,
+                 .gain = weights_.final_norm.gain,
+                 .dx = s.dresidual,
+                 .dweights = gradients_.final_norm,
+                 .write = write,
+                 .dbias_before = gradients_.blocks.back().mlp.out.bias},
+                s.dnormed);
   for (std::size_t layer = a.blocks.size(); layer-- > 0;) {
-    block_backward(ctx, batch.seq, layer, a, write);
-    tell(static_cast<std::int64_t>(layer));
+    block_.backward(ctx, a.plan, batch.seq, weights_.blocks[layer], gradients_.blocks[layer],
+                    a.embedding, a.blocks[layer], s,
+                    layer > 0 ? gradients_.blocks[layer - 1].mlp.out.bias : Tensor{}, write);
+    report(static_cast<std::int64_t>(layer));
   }
-  encoding_->add_to_embedding_backward(ctx, batch.seq, s.dresidual, gradients_.position, write);
-  embedding_backward(ctx, batch.tokens, s.dresidual, gradients_.embedding);
+  embedding_.backward(ctx, batch.seq, batch.tokens, s.dresidual, gradients_.embedding,
+                      gradients_.positions, write);
   if (s.dembedding) {
     embedding_backward(ctx, batch.tokens, s.dembedding, gradients_.embedding);
   }
-  tell(-1);
-}
-
-void Gpt::block_backward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,
-                         Write write) {
-  const BlockWeights& w = weights_.blocks[layer];
-  const BlockWeights& dw = gradients_.blocks[layer];
-  const BlockActivations& b = a.blocks[layer];
-  const SharedActivations& s = a.shared;  // s.dresidual is the gradient of both branches' sums
-  const bool again = a.purpose == Purpose::kRecomputing;  // what the blocks did not keep
-
-  if (again) {
-    gelu(ctx, b.mlp_gelu.values, b.mlp_hidden);
-  }
-  // The norm before has summed the bias's gradient while it made dresidual.
-  linear_backward_weight(ctx, b.mlp_hidden, s.dresidual, dw.mlp_out.weight, {}, write);
-  linear_backward_gelu(ctx, s.dresidual, w.mlp_out.weight, b.mlp_gelu, s.dmlp, dw.mlp_in.bias,
-                       write);
-  if (again) {
-    layer_norm(ctx, b.residual_mid, w.mlp_norm, b.normed_mid);
-  }
-  linear_backward_weight(ctx, b.normed_mid.y, s.dmlp, dw.mlp_in.weight, {}, write);
-  linear_backward_input(ctx, s.dmlp, w.mlp_in.weight, s.dnormed, Write::kOverwrite);
-  norm_backward(ctx, {.dy = s.dnormed,
-                      .x = b.residual_mid,
-                      .normed = b.normed_mid,
-                      .gain = w.mlp_norm.gain,
-                      .dx = s.dresidual,
-                      .dweights = dw.mlp_norm,
-                      .write = write,
-                      .dx_sum = dw.attention_out.bias});
-
-  linear_backward_weight(ctx, b.attended, s.dresidual, dw.attention_out.weight, {}, write);
-  linear_backward_input(ctx, s.dresidual, w.attention_out.weight, s.dattended, Write::kOverwrite);
-  const LayerView position = view(layer, a, nullptr);
-  const AttentionBackward attended{.qkv = b.qkv,
-                                   .out = b.attended,
-                                   .logsumexp = b.logsumexp,
-                                   .dout = s.dattended,
-                                   .dqkv = s.dqkv};
-  std::optional<AttentionInput> input = encoding_->attention_input(position);
-  if (input) {
-    input->bias_gradient = dw.qkv.bias;
-    input->write = write;
-  }
-  const bool through = input && attention_backward_through(ctx, attention_, seq, attended, *input);
-  if (!through) {
-    attention_backward(ctx, attention_, seq, attended);
-  }
-  if (again) {
-    layer_norm(ctx, b.residual, w.attention_norm, b.normed_in);
-  }
-  const LayerGradients dposition{
-      .weights = dw.position, .write = write, .dembedding = s.dembedding};
-  if (through) {
-    encoding_->gate_backward(ctx, position, dposition);
-  } else {
-    encoding_->rotate_backward(ctx, seq, position, b.qkv, s.dqkv, dposition);
-  }
-  linear_backward_weight(ctx, b.normed_in.y, s.dqkv, dw.qkv.weight,
-                         through ? Tensor{} : dw.qkv.bias, write);
-  linear_backward_input(ctx, s.dqkv, w.qkv.weight, s.dnormed, Write::kOverwrite);
-  const NormGate gate = encoding_->gate(position);
-  const Tensor below = layer > 0 ? gradients_.blocks[layer - 1].mlp_out.bias : Tensor{};
-  norm_backward(ctx,
-                {.dy = s.dnormed,
-                 .x = b.residual,
-                 .normed = b.normed_in,
-                 .gain = w.attention_norm.gain,
-                 .dx = s.dresidual,
-                 .dweights = dw.attention_norm,
-                 .write = write,
-                 .dx_sum = below,
-                 .gate_weight = gate.weight,
-                 .dlogits = gate.weight ? encoding_->gate_logits_gradient(position) : Tensor{}});
+  report(-1);
 }
 
 }  // namespace carope

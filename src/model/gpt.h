@@ -1,15 +1,14 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <span>
 
 #include "model/activations.h"
 #include "model/batch.h"
 #include "model/config.h"
+#include "model/embedding_layer.h"
 #include "model/parameter_memory.h"
 #include "model/weights.h"
-#include "position/registry.h"
 
 namespace carope {
 
@@ -24,9 +23,12 @@ class Gpt {
   /// bf16. Several processes that train it share what only an optimizer needs.
   explicit Gpt(const GptConfig& config, Device device = {}, DType compute = DType::kF32,
                const Sharding& sharding = {});
+  /// The same with an encoding that no registry knows; the configuration's is not looked at.
+  Gpt(const GptConfig& config, const Encoding& encoding, Device device = {},
+      DType compute = DType::kF32, const Sharding& sharding = {});
 
   const GptConfig& config() const { return config_; }
-  const PositionEncoding& encoding() const { return *encoding_; }
+  const Encoding& encoding() const { return block_.attention().encoding(); }
   std::span<const Parameter> parameters() const { return memory_.parameters(); }
   /// All of the parameters' memory, as those who train see it.
   const ParameterMemory& memory() const { return memory_; }
@@ -42,21 +44,19 @@ class Gpt {
   /// sequence of `length`: two a multiply-add, matrix products only, attention counted as causal.
   double training_flops_per_token(std::int64_t length) const;
 
-  Activations plan(std::int64_t batch, std::int64_t length, Purpose purpose) const;
+  /// Plans a pass and takes its memory.
+  Activations plan(const Pass& pass) const;
   DecodeState plan_decoding(std::int64_t batch, std::int64_t capacity) const;
 
   /// Throws unless the state has room for so many more tokens, and the encoding positions.
   void check_room(const DecodeState& state, std::int64_t tokens) const;
 
-  /// Runs the blocks; the result is a.final_normed. With a decode state the tokens continue those
-  /// it has seen, and it then has seen them too; on the CPU a token's results are then the same
-  /// bits however the sequence is cut, and whichever others are in the batch.
+  /// Runs the blocks; the result is a.final_normed. Where the pass continues a decode state, the
+  /// tokens follow those that it has seen, and it then has seen them too; on the CPU a token's
+  /// results are then the same bits however the sequence is cut, and whichever others are in the
+  /// batch.
   void forward(Context& ctx, const Sequence& given, const Tensor& tokens, Activations& a,
                DecodeState* state = nullptr) const;
-  /// The logits [B, T, H] of the gate that set each token's frequency in a layer of the last
-  /// forward(), as PositionEncoding::gate_logits() has them. Activations must be those of training:
-  /// in inference all layers share one set.
-  Tensor gate_logits(std::size_t layer, const Activations& a) const;
   /// logits [R, V] of the last R of all N tokens of the last forward(), each row by itself.
   void logits(Context& ctx, const Activations& a, const Tensor& logits) const;
 
@@ -74,27 +74,19 @@ class Gpt {
   std::size_t bytes() const { return memory_.bytes(); }
 
  private:
-  void block_forward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,
-                     DecodeState* state) const;
-  /// Rotates q and k of a whole sequence and attends.
-  void attend(Context& ctx, const Sequence& seq, const LayerView& position,
-              const BlockActivations& b) const;
-  void block_backward(Context& ctx, const Sequence& seq, std::size_t layer, Activations& a,
-                      Write write);
   void backward(Context& ctx, const Batch& batch, Activations& a, Write write,
                 const BlockFinished& finished);
   /// The sequence with its offset, or an error before anything is computed.
   Sequence checked(const Sequence& given, const Activations& a, const DecodeState* state) const;
   void check_positions(std::int64_t length) const;
   double read_mean_loss(Context& ctx, const Batch& batch, Activations& a) const;
-  LayerView view(std::size_t layer, const Activations& a, DecodeState* state) const;
 
   GptConfig config_;
-  std::unique_ptr<PositionEncoding> encoding_;
+  EmbeddingLayer embedding_;
+  Block block_;
   ParameterMemory memory_;
   GptWeights weights_;
   GptWeights gradients_;
-  Attention attention_;
   Device device_;
   DType compute_;
 };

@@ -4,7 +4,7 @@
 
 namespace carope {
 
-GptWeights lay_out_weights(const GptConfig& config, const PositionEncoding& encoding,
+GptWeights lay_out_weights(const GptConfig& config, const Encoding& encoding,
                            const std::function<Tensor(const ParameterSpec&)>& place) {
   constexpr double kDeviation = 0.02;
   // Each layer adds two branches to the residual; this keeps their sum's variance at that of one.
@@ -31,13 +31,9 @@ GptWeights lay_out_weights(const GptConfig& config, const PositionEncoding& enco
                         .rounds = true}),
         .bias = take({.name = name + ".bias", .shape = {out}, .init = {}, .rounds = true})};
   };
-  const auto position = [&](const std::string& prefix, std::vector<ParameterSpec> specs) {
-    std::vector<Tensor> tensors;
-    for (ParameterSpec& spec : specs) {
-      spec.name = prefix + spec.name;
-      tensors.push_back(take(spec));
-    }
-    return tensors;
+  const auto position = [&](const std::string& prefix, ParameterSpec spec) {
+    spec.name = prefix + "position." + spec.name;
+    return take(spec);
   };
 
   GptWeights weights;
@@ -46,18 +42,26 @@ GptWeights lay_out_weights(const GptConfig& config, const PositionEncoding& enco
                             .init = {.deviation = kDeviation},
                             .decay = true,
                             .rounds = true});
-  weights.position = position("position.", encoding.parameters());
+  for (const ParameterSpec& spec : model_parameters(encoding)) {
+    weights.positions = position("", spec);
+  }
+  const std::int64_t attended = config.heads * config.head_dim();
+  const std::int64_t qkv = attended + 2 * config.key_heads() * config.head_dim();
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     const std::string block = fmt::format("block.{}.", layer);
     block_number = layer;
-    weights.blocks.push_back(
-        {.attention_norm = norm(block + "attention_norm"),
-         .qkv = linear(block + "qkv", 3 * width, width, kDeviation),
-         .attention_out = linear(block + "attention_out", width, width, branch_deviation),
-         .mlp_norm = norm(block + "mlp_norm"),
-         .mlp_in = linear(block + "mlp_in", 4 * width, width, kDeviation),
-         .mlp_out = linear(block + "mlp_out", width, 4 * width, branch_deviation),
-         .position = position(block + "position.", encoding.layer_parameters())});
+    BlockWeights w;
+    w.attention.norm = norm(block + "attention_norm");
+    w.attention.qkv = linear(block + "qkv", qkv, width, kDeviation);
+    w.attention.out = linear(block + "attention_out", width, attended, branch_deviation);
+    w.mlp.norm = norm(block + "mlp_norm");
+    w.mlp.in = linear(block + "mlp_in", config.mlp_width(), width, kDeviation);
+    w.mlp.out = linear(block + "mlp_out", width, config.mlp_width(), branch_deviation);
+    if (const GateSpec* gate = gate_of(encoding)) {
+      w.attention.gate.weight = position(block, gate->weight);
+      w.attention.gate.bias = gate->bias ? position(block, *gate->bias) : Tensor{};
+    }
+    weights.blocks.push_back(w);
   }
   block_number = -1;
   weights.final_norm = norm("final_norm");

@@ -13,10 +13,9 @@ decltype(carope::attention_cached) attention_cached;
 namespace cuda {
 decltype(carope::attention) attention;
 decltype(carope::attention_backward) attention_backward;
-decltype(carope::attention_backward_through) attention_backward_through;
-decltype(carope::attention_goes_through) attention_goes_through;
-decltype(carope::attention_rotates) attention_rotates;
-decltype(carope::attention_through) attention_through;
+decltype(carope::rotate_and_attend) rotate_and_attend;
+decltype(carope::rotate_and_attend_backward) rotate_and_attend_backward;
+decltype(carope::serves_rotate_and_attend) serves_rotate_and_attend;
 decltype(carope::attention_cached) attention_cached;
 }  // namespace cuda
 
@@ -39,46 +38,38 @@ void check_forward(const Attention& attention, const Sequence& seq, const Tensor
                    const Tensor& out, const Tensor& logsumexp) {
   check_attention(attention, seq, qkv, out);
   check_shape(logsumexp, {seq.batch, attention.heads, seq.length}, "logsumexp");
-  check<ShapeError>(seq.offset == 0, "attention from offset {} needs a cache of the earlier keys",
-                    seq.offset);
+  check<ShapeError>(!seq.offsets, "a sequence that continues needs a cache of its earlier keys");
 }
 
 void check_backward(const Attention& attention, const Sequence& seq,
                     const AttentionBackward& args) {
   check_attention(attention, seq, args.qkv, args.out);
-  check<ShapeError>(seq.offset == 0, "attention from offset {} has no backward pass", seq.offset);
+  check<ShapeError>(!seq.offsets, "attention of a sequence that continues has no backward pass");
   check_shape(args.logsumexp, {seq.batch, attention.heads, seq.length}, "logsumexp");
   check_shape(args.dout, args.out.shape(), "dout");
   check_shape(args.dqkv, args.qkv.shape(), "dqkv");
 }
 
-void check_input(const Attention& attention, const Sequence& seq, const Tensor& qkv,
-                 const AttentionInput& input) {
-  const std::int64_t pairs = qkv.cols() / (6 * attention.heads);
-  const Shape phases{seq.batch, seq.length, attention.heads, pairs};
-  check<ShapeError>(!input.increments || !input.phases,
-                    "attention's input was rotated by increments or by phases: give one of them");
-  check<ShapeError>(static_cast<bool>(input.logits) == static_cast<bool>(input.phases),
-                    "the phases of attention's input come from gate logits: give both or none");
-  check<ShapeError>(input.exponent_start >= 0,
-                    "exponent_start = {} of attention's input must not be negative",
-                    input.exponent_start);
-  if (input.increments) {
-    check_shape(input.increments, {pairs}, "the increments of attention's input");
-  }
-  if (input.phases) {
-    check_shape(input.phases, phases, "the phases of attention's input");
-  }
-  const Shape gates{seq.batch, seq.length, attention.heads};
-  if (input.logits) {
-    check_shape(input.logits, gates, "the gate logits of attention's input");
-  }
-  if (input.dlogits) {
-    check_shape(input.dlogits, gates, "dlogits");
-  }
-  if (input.bias_gradient) {
-    check_shape(input.bias_gradient, {qkv.cols()}, "the gradient of qkv's bias");
-  }
+void check_rotating(const Context& ctx, const Attention& attention, const Sequence& seq,
+                    const Rotation& rotation, const Tensor& qkv) {
+  check_rotation(rotation, seq);
+  const QkvHeads parts = split_qkv(qkv, seq, attention.heads, attention.heads);
+  check<ShapeError>(rotation.q.data == parts.q.data && rotation.k.data == parts.k.data,
+                    "the rotation in attention must be that of qkv's q and k");
+  const bool turns = rotation.increments || rotation.logits;
+  check<ShapeError>(
+      serves_rotate_and_attend(ctx.device(), {.dtype = qkv.dtype(),
+                                              .heads = attention.heads,
+                                              .key_heads = rotation.k.count,
+                                              .head_dim = parts.q.dim,
+                                              .length = seq.length,
+                                              .rotary_dim = turns ? 2 * rotation.pairs : 0,
+                                              .documents = static_cast<bool>(seq.document_start),
+                                              .slopes = static_cast<bool>(attention.slopes),
+                                              .ratios = static_cast<bool>(rotation.ratios)}),
+      "no kernel of this device rotates and attends over {} x {} tokens with {} "
+      "heads of {} {} channels",
+      seq.batch, seq.length, attention.heads, parts.q.dim, to_string(qkv.dtype()));
 }
 
 }  // namespace
@@ -89,19 +80,16 @@ void attention(Context& ctx, const Attention& attention, const Sequence& seq, co
   dispatch(ctx, cpu::attention, cuda::attention, attention, seq, qkv, out, logsumexp);
 }
 
-bool attention_rotates(Context& ctx, const Attention& attention, const Sequence& seq,
-                       const Tensor& qkv) {
-  return ctx.device().kind == DeviceKind::kCuda &&
-         cuda::attention_rotates(ctx, attention, seq, qkv);
+bool serves_rotate_and_attend(Device device, const RotatingAttention& shape) {
+  return device.kind == DeviceKind::kCuda && cuda::serves_rotate_and_attend(device, shape);
 }
 
-bool attention_through(Context& ctx, const Attention& attention, const Sequence& seq,
-                       const AttentionInput& input, const Tensor& qkv, const Tensor& out,
+void rotate_and_attend(Context& ctx, const Attention& attention, const Sequence& seq,
+                       const Rotation& rotation, const Tensor& qkv, const Tensor& out,
                        const Tensor& logsumexp) {
   check_forward(attention, seq, qkv, out, logsumexp);
-  check_input(attention, seq, qkv, input);
-  return ctx.device().kind == DeviceKind::kCuda &&
-         cuda::attention_through(ctx, attention, seq, input, qkv, out, logsumexp);
+  check_rotating(ctx, attention, seq, rotation, qkv);
+  cuda::rotate_and_attend(ctx, attention, seq, rotation, qkv, out, logsumexp);
 }
 
 void attention_backward(Context& ctx, const Attention& attention, const Sequence& seq,
@@ -110,21 +98,20 @@ void attention_backward(Context& ctx, const Attention& attention, const Sequence
   dispatch(ctx, cpu::attention_backward, cuda::attention_backward, attention, seq, args);
 }
 
-bool attention_backward_through(Context& ctx, const Attention& attention, const Sequence& seq,
-                                const AttentionBackward& args, const AttentionInput& input) {
+void rotate_and_attend_backward(Context& ctx, const Attention& attention, const Sequence& seq,
+                                const Rotation& rotation, const AttentionBackward& args,
+                                const RotateAndAttendGradients& gradients) {
   check_backward(attention, seq, args);
-  check_input(attention, seq, args.qkv, input);
-  check<ShapeError>(static_cast<bool>(input.dlogits) == static_cast<bool>(input.logits),
-                    "dlogits is the gradient of the gate logits of attention's input: give both or "
-                    "none");
-  return ctx.device().kind == DeviceKind::kCuda &&
-         cuda::attention_backward_through(ctx, attention, seq, args, input);
-}
-
-bool attention_goes_through(Device device, DType dtype, std::int64_t head_dim,
-                            std::int64_t length) {
-  return device.kind == DeviceKind::kCuda &&
-         cuda::attention_goes_through(device, dtype, head_dim, length);
+  check_rotating(ctx, attention, seq, rotation, args.qkv);
+  if (rotation.logits) {
+    check_shape(gradients.dlogits, rotation.logits.shape(), "dlogits");
+    check<ShapeError>(static_cast<bool>(rotation.phases),
+                      "the backward pass needs the phases that the forward pass made");
+  }
+  if (gradients.dbias) {
+    check_shape(gradients.dbias, {args.qkv.cols()}, "the gradient of qkv's bias");
+  }
+  cuda::rotate_and_attend_backward(ctx, attention, seq, rotation, args, gradients);
 }
 
 void attention_cached(Context& ctx, const Attention& attention, const Sequence& seq,
@@ -135,9 +122,9 @@ void attention_cached(Context& ctx, const Attention& attention, const Sequence& 
                         cache.values && cache.values.shape() == cache.keys.shape(),
                     "the key-value cache does not fit a batch of {} and a width of {}", seq.batch,
                     out.cols());
-  check<ConfigError>(seq.offset + seq.length <= cache.keys.dim(1),
+  check<ConfigError>(longest_row(seq) <= cache.keys.dim(1),
                      "{} tokens do not fit the key-value cache of {}; make it longer",
-                     seq.offset + seq.length, cache.keys.dim(1));
+                     longest_row(seq), cache.keys.dim(1));
   check<ShapeError>(!seq.document_start, "packed documents cannot be decoded through a cache");
   dispatch(ctx, cpu::attention_cached, cuda::attention_cached, attention, seq, qkv, cache, out);
 }

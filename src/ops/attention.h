@@ -1,17 +1,18 @@
 #pragma once
 
 #include "core/context.h"
-#include "ops/rotary.h"
+#include "ops/rotation.h"
 #include "ops/sequence.h"
 #include "ops/write.h"
 
 namespace carope {
 
-/// Causal attention of H heads with scores q·k / sqrt(D). Neither T x T scores nor probabilities
+/// Causal attention of H heads with scores s q·k / sqrt(D). Neither T x T scores nor probabilities
 /// are ever stored: forward keeps one number a row, backward recomputes the rest tile by tile.
 struct Attention {
   std::int64_t heads;
-  Tensor slopes{};  // [H]: score -= slope * (distance from key to query); or empty
+  Tensor slopes{};           // [H]: score -= slope * (distance from key to query); or empty
+  float score_scale = 1.0F;  // s
 };
 
 /// out = softmax(q kᵀ) v within each document. qkv [B, T, 3C], out [B, T, C]; logsumexp [B, H, T]
@@ -30,38 +31,36 @@ struct AttentionBackward {
 void attention_backward(Context& ctx, const Attention& attention, const Sequence& seq,
                         const AttentionBackward& args);
 
-/// What happens to qkv before attention, for a pass that does that too: a bias is added, then q and
-/// k are rotated by (t + 1) increments, as carope() does it from gate logits, or not at all.
-struct AttentionInput {
-  RotaryLayout layout = RotaryLayout::kHalf;
-  Tensor increments{};  // [P] u32
-  // CARoPE's gates, and phases: the forward pass makes them, the backward pass takes them.
-  Tensor logits{};                  // [B, T, H] f32
-  std::int64_t exponent_start = 0;  // pair p turns by f^(p + exponent_start)
-  Tensor phases{};                  // [B, T, H, P] u16, in 2^-16 turns
-  // Of the backward pass only.
-  Tensor dlogits{};                 // [B, T, H] f32 result, with logits
-  Tensor bias_gradient{};           // [3C] f32 result: the sums of dqkv's columns; or empty
-  Write write = Write::kOverwrite;  // of bias_gradient
+/// What decides whether rotate_and_attend() serves.
+struct RotatingAttention {
+  DType dtype = DType::kF32;  // of qkv
+  std::int64_t heads = 0, key_heads = 0, head_dim = 0;
+  std::int64_t length = 0;      // tokens of a row
+  std::int64_t rotary_dim = 0;  // channels of a head that turn; 0: none
+  bool documents = false, slopes = false, ratios = false;
 };
 
-/// Whether attention_through() takes such a qkv.
-bool attention_rotates(Context& ctx, const Attention& attention, const Sequence& seq,
-                       const Tensor& qkv);
+/// Whether the device has a kernel that rotates q and k and attends, and one for its backward pass.
+bool serves_rotate_and_attend(Device device, const RotatingAttention& shape);
 
-/// attention() from q and k as they are before the rotation, which it does in place. Returns false,
-/// having done nothing, where no kernel does both.
-bool attention_through(Context& ctx, const Attention& attention, const Sequence& seq,
-                       const AttentionInput& input, const Tensor& qkv, const Tensor& out,
+/// rotate(), by this rotation of qkv's q and k, and attention() in one kernel. With gate logits it
+/// makes the rotation's phases where they are given.
+void rotate_and_attend(Context& ctx, const Attention& attention, const Sequence& seq,
+                       const Rotation& rotation, const Tensor& qkv, const Tensor& out,
                        const Tensor& logsumexp);
 
-/// attention_backward() with dqkv as it was before the rotation. Returns false, having done
-/// nothing, where no kernel goes that far.
-bool attention_backward_through(Context& ctx, const Attention& attention, const Sequence& seq,
-                                const AttentionBackward& args, const AttentionInput& input);
+/// Gradients that the backward pass of rotate_and_attend() makes besides dqkv.
+struct RotateAndAttendGradients {
+  Tensor dlogits{};                 // [B, T, K] f32 result, with gate logits
+  Tensor dbias{};                   // [3C] f32 result: the sums of dqkv's columns; or empty
+  Write write = Write::kOverwrite;  // of dbias
+};
 
-/// Whether attention_backward_through() goes that far for whole documents of such a length.
-bool attention_goes_through(Device device, DType dtype, std::int64_t head_dim, std::int64_t length);
+/// The backward pass of rotate_and_attend(): dqkv is that of q and k before the rotation, which is
+/// undone by the phases that the forward pass made.
+void rotate_and_attend_backward(Context& ctx, const Attention& attention, const Sequence& seq,
+                                const Rotation& rotation, const AttentionBackward& args,
+                                const RotateAndAttendGradients& gradients);
 
 /// Which kernels attention uses on a CUDA device; each context keeps one of these.
 struct AttentionKernels {
@@ -77,8 +76,8 @@ struct KeyValueCache {
   Tensor values;  // [B, capacity, C]
 };
 
-/// Appends k and v of the new tokens to the cache at seq.offset, then attends from the new queries
-/// to everything up to each of them.
+/// Appends k and v of the new tokens to the cache behind those that each row has seen, then attends
+/// from the new queries to everything up to each of them.
 void attention_cached(Context& ctx, const Attention& attention, const Sequence& seq,
                       const Tensor& qkv, const KeyValueCache& cache, const Tensor& out);
 

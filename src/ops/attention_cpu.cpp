@@ -39,7 +39,7 @@ struct ScoreTile {
   Visible visible(const Sequence& seq, std::int64_t b, std::int64_t i) const {
     const std::int64_t t = query + i;
     const std::int64_t first = seq.start_of(b, t) - key;
-    const std::int64_t last = seq.offset + t + 1 - key;
+    const std::int64_t last = seq.offset_of(b) + t + 1 - key;
     return {std::clamp<std::int64_t>(first, 0, keys), std::clamp<std::int64_t>(last, 0, keys)};
   }
 };
@@ -51,7 +51,7 @@ void for_each_tile(const Sequence& seq, std::int64_t b, std::int64_t query, cons
   const std::int64_t queries = std::min(kQueries, seq.length - query);
   const std::int64_t first =
       seq.start_of(b, query);  // documents are in order: no later query sees less far
-  const std::int64_t last = seq.offset + query + queries;
+  const std::int64_t last = seq.offset_of(b) + query + queries;
   for (std::int64_t key = first; key < last; key += kKeys) {
     visit(ScoreTile{query, queries, key, std::min(kKeys, last - key)});
   }
@@ -66,7 +66,7 @@ void scale_row(float* row, std::int64_t dim, float factor) {
 
 /// scores = scale q kᵀ - slope * distance, for a whole tile; entries that are not visible are
 /// meaningless.
-void score(const Head& head, const Sequence& seq, const ScoreTile& tile, float* scores) {
+void score(const Head& head, std::int64_t offset, const ScoreTile& tile, float* scores) {
   Matrix keys = head.k.at(tile.key, 0);
   keys.transposed = true;
   const MatmulShape shape = tile.times_dim(head.dim);
@@ -82,7 +82,7 @@ void score(const Head& head, const Sequence& seq, const ScoreTile& tile, float* 
     return;
   }
   for (std::int64_t i = 0; i < tile.queries; ++i) {
-    const auto distance = static_cast<float>(seq.offset + tile.query + i - tile.key);
+    const auto distance = static_cast<float>(offset + tile.query + i - tile.key);
 #pragma omp simd
     for (std::int64_t j = 0; j < tile.keys; ++j) {
       float& value = scores[i * kKeys + j];
@@ -134,7 +134,7 @@ void attend(const Head& head, const Sequence& seq, std::int64_t b, std::int64_t 
   const Matrix rows = out.at(query, 0);
   Write write = Write::kOverwrite;
   for_each_tile(seq, b, query, [&](const ScoreTile& tile) {
-    score(head, seq, tile, scores);
+    score(head, seq.offset_of(b), tile, scores);
     for (std::int64_t i = 0; i < queries; ++i) {
       const float shrink = softmax[i].take(scores + i * kKeys, tile, tile.visible(seq, b, i));
       if (write == Write::kAccumulate && shrink != 1.0F) {
@@ -170,7 +170,7 @@ Head head_of_qkv(const Attention& attention, const Sequence& seq, const Tensor& 
           .k = part_of(qkv, seq, b, h, dim, 1),
           .v = part_of(qkv, seq, b, h, dim, 2),
           .dim = dim,
-          .scale = 1.0F / std::sqrt(static_cast<float>(dim)),
+          .scale = attention.score_scale / std::sqrt(static_cast<float>(dim)),
           .slope = attention.slopes ? attention.slopes.f32()[h] : 0.0F};
 }
 
@@ -201,7 +201,7 @@ void head_backward(const Head& head, const Sequence& seq, std::int64_t b, const 
     for_each_tile(seq, b, query, [&](const ScoreTile& tile) {
       const Matrix p{probabilities, kKeys};
       const Matrix ds{dscores, kKeys};
-      score(head, seq, tile, probabilities);
+      score(head, 0, tile, probabilities);
       sgemm(tile.times_dim(head.dim), dout.at(query, 0), transpose(head.v.at(tile.key, 0)), ds,
             Write::kOverwrite);
       for (std::int64_t i = 0; i < tile.queries; ++i) {
@@ -263,7 +263,7 @@ void attention_cached(Context& ctx, const Attention& attention, const Sequence& 
   for (std::int64_t b = 0; b < seq.batch; ++b) {
     for (std::int64_t t = 0; t < seq.length; ++t) {
       const float* row = qkv.f32() + (b * seq.length + t) * 3 * width;
-      const std::int64_t slot = (b * cache.keys.dim(1) + seq.offset + t) * width;
+      const std::int64_t slot = (b * cache.keys.dim(1) + seq.offset_of(b) + t) * width;
       std::memcpy(cache.keys.f32() + slot, row + width, sizeof(float) * width);
       std::memcpy(cache.values.f32() + slot, row + 2 * width, sizeof(float) * width);
     }

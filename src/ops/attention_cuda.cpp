@@ -58,28 +58,4 @@ void attention_backward(Context& ctx, const Attention& attention, const Sequence
   choose(ctx, name_of("backward", attention, seq, args.qkv), serves, cudnn, own);
 }
 
-bool attention_rotates(Context& ctx, const Attention& attention, const Sequence& seq,
-                       const Tensor& qkv) {
-  return ctx.state<AttentionKernels>().use != AttentionKernels::Use::kCudnn &&
-         tiled::attention_rotates(ctx, attention, seq, qkv);
-}
-
-bool attention_through(Context& ctx, const Attention& attention, const Sequence& seq,
-                       const AttentionInput& input, const Tensor& qkv, const Tensor& out,
-                       const Tensor& logsumexp) {
-  return ctx.state<AttentionKernels>().use != AttentionKernels::Use::kCudnn &&
-         tiled::attention_through(ctx, attention, seq, input, qkv, out, logsumexp);
-}
-
-bool attention_backward_through(Context& ctx, const Attention& attention, const Sequence& seq,
-                                const AttentionBackward& args, const AttentionInput& input) {
-  return ctx.state<AttentionKernels>().use != AttentionKernels::Use::kCudnn &&
-         tiled::attention_backward_through(ctx, attention, seq, args, input);
-}
-
-bool attention_goes_through(Device device, DType dtype, std::int64_t head_dim,
-                            std::int64_t length) {
-  return tiled::attention_goes_through(device, dtype, head_dim, length);
-}
-
 }  // namespace carope::cuda

@@ -43,9 +43,9 @@ void check_positions(const Sequence& seq, const Tensor& table, const Tensor& x) 
   check_sequence(seq, x, "the tensor that positions are added to");
   check<ShapeError>(table && table.shape().rank() == 2 && table.cols() == x.cols(),
                     "the table of positions has another width than the model");
-  check<ConfigError>(seq.offset + seq.length <= table.dim(0),
+  check<ConfigError>(longest_row(seq) <= table.dim(0),
                      "length = {} is past the {} positions of the table; use at most {}",
-                     seq.offset + seq.length, table.dim(0), table.dim(0));
+                     longest_row(seq), table.dim(0), table.dim(0));
 }
 
 }  // namespace

@@ -367,7 +367,7 @@ void add_positions_backward(Context& ctx, const Sequence& seq, const Tensor& dx,
   if (write == Write::kOverwrite) {
     carope::clear(ctx, dtable);
   }
-  if (seq.document_start) {
+  if (seq.document_start || seq.offsets) {
     scatter_add(ctx, nullptr, seq, dx, dtable);
     return;
   }
@@ -377,10 +377,9 @@ void add_positions_backward(Context& ctx, const Sequence& seq, const Tensor& dx,
     const auto run = [&](auto* kernel, int columns) {
       const std::int64_t items = seq.length * (width / columns);
       kernel<<<ceil_div<std::int64_t>(items, kThreads), kThreads, 0, stream_of(ctx)>>>(
-          data_of<T>(dx), seq.batch, seq.length, width, dtable.f32() + seq.offset * width);
+          data_of<T>(dx), seq.batch, seq.length, width, dtable.f32());
       CUDA_CHECK_LAUNCH();
     };
-    // The offset keeps alignment: it is of whole rows, which are as wide as dx's.
     if (width % kLanesOf<T> == 0 && aligned16(dx.raw(), dtable.raw())) {
       run(add_batch<T, kLanesOf<T>>, kLanesOf<T>);
     } else {

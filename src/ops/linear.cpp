@@ -69,7 +69,11 @@ void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tens
                  const SavedGelu& saved, const Tensor& y, Rounding rounding) {
   check_layer(x, weight, y);
   check_bias(bias, weight);
-  check_shape(saved.values, y.shape(), "what a GELU saves");
+  check<ShapeError>(saved.kept() || ctx.device().kind == DeviceKind::kCpu,
+                    "on a GPU a GELU saves its input or its slope");
+  if (saved.kept()) {
+    check_shape(saved.kept(), y.shape(), "what a GELU saves");
+  }
   dispatch(ctx, cpu::linear_gelu, cuda::linear_gelu, x, weight, bias, saved, y, rounding);
 }
 
@@ -89,7 +93,7 @@ void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
                           const SavedGelu& saved, const Tensor& dpre, const Tensor& dbias,
                           Write write) {
   check_layer(dpre, weight, dy);
-  check_shape(saved.values, dpre.shape(), "what a GELU saved");
+  check_shape(saved.kept(), dpre.shape(), "what a GELU saved");
   if (dbias) {
     check_shape(dbias, {dpre.cols()}, "the bias of a linear layer");
   }

@@ -15,30 +15,33 @@ void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& b
 void linear_add(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                 const Tensor& residual, const Tensor& y, Rounding rounding = Rounding::kAsFastest);
 
-/// What a GELU leaves for its backward pass.
+/// What a GELU leaves for its backward pass: one of these.
 struct SavedGelu {
-  Tensor values;        // [N, O] its inputs, or its derivatives at these
-  bool slopes = false;  // the latter
+  Tensor input{};  // [N, O]
+  Tensor slope{};  // [N, O] its derivative at the input
+
+  const Tensor& kept() const { return slope ? slope : input; }
 };
 
-/// Whether slopes are faster for such a layer: its kernel makes them beside the GELU for little,
-/// and the backward pass only multiplies by them.
+/// Whether saving slopes is faster for such a layer: its forward kernel also stores gelu'(x), and
+/// the backward pass only multiplies by it.
 bool prefers_slopes(Device device, DType dtype, std::int64_t rows, std::int64_t in,
                     std::int64_t out);
 
-/// pre = x Wᵀ + b and y = gelu(pre).
+/// y = gelu(x Wᵀ + b). On the CPU `saved` may be empty, where no backward pass follows.
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                  const SavedGelu& saved, const Tensor& y, Rounding rounding = Rounding::kAsFastest);
 
-/// y = gelu(pre): what linear_gelu() made of it.
-void gelu(Context& ctx, const Tensor& pre, const Tensor& y);
+/// y = gelu(x), as linear_gelu() has it.
+void gelu(Context& ctx, const Tensor& x, const Tensor& y);
 
 /// dx = dy W, or dx += dy W.
 void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& dx,
                            Write write);
 
 /// dpre = (dy W) gelu'(pre): through this layer and the GELU that made its input. dbias = Σ dpre,
-/// or added to what is there: the gradient of the bias in `pre`, unless it is empty.
+/// or added to what is there: the gradient of the bias in that GELU's layer,
+/// unless it is empty.
 void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
                           const SavedGelu& saved, const Tensor& dpre, const Tensor& dbias,
                           Write write);

@@ -75,7 +75,7 @@ void linear_add(Context& ctx, const Tensor& x, const Tensor& weight, const Tenso
 
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                  const SavedGelu& saved, const Tensor& y, Rounding rounding) {
-  const Tensor& pre = saved.values;
+  const Tensor& pre = saved.kept() ? saved.kept() : y;
   matmul(ctx, {x.rows(), weight.dim(0), x.cols()}, plain(x), transposed(weight), plain(pre),
          Write::kOverwrite, rounding, [&](const Tile& tile) {
            add_bias(tile, bias, pre);
@@ -87,7 +87,7 @@ void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tens
              for (std::int64_t col = tile.col_begin; col < tile.col_end; ++col) {
                out[col] = gelu(in[col]);
              }
-             if (saved.slopes) {
+             if (saved.slope) {
 #pragma omp simd
                for (std::int64_t col = tile.col_begin; col < tile.col_end; ++col) {
                  in[col] = gelu_derivative(in[col]);
@@ -119,9 +119,9 @@ void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
          Write::kOverwrite, Rounding::kAsFastest, [&](const Tile& tile) {
            const std::int64_t n = dpre.cols();
            for (std::int64_t row = tile.row_begin; row < tile.row_end; ++row) {
-             const float* in = saved.values.f32() + row * n;
+             const float* in = saved.kept().f32() + row * n;
              float* out = dpre.f32() + row * n;
-             if (saved.slopes) {
+             if (saved.slope) {
 #pragma omp simd
                for (std::int64_t col = tile.col_begin; col < tile.col_end; ++col) {
                  out[col] *= in[col];

@@ -188,7 +188,7 @@ struct GeluGradient {
   Matmul product() const {
     Matmul fused = backward_product(dy, weight, dpre);
     fused.epilogue = Epilogue::kGeluGradient;
-    fused.aux = saved.values;
+    fused.aux = saved.kept();
     return fused;
   }
 
@@ -208,10 +208,10 @@ struct GeluGradient {
   bool apart(Context& ctx) const {
     const Matmul plain = backward_product(dy, weight, dpre);
     require(ctx.state<MatmulPlans>().run(ctx, plain), plain);
-    if (saved.slopes) {
-      map(ctx, saved.values, dpre, Times{});
+    if (saved.slope) {
+      map(ctx, saved.kept(), dpre, Times{});
     } else {
-      map(ctx, saved.values, dpre, TimesGeluDerivative{});
+      map(ctx, saved.kept(), dpre, TimesGeluDerivative{});
     }
     add_bias_gradient(ctx);
     return true;
@@ -310,8 +310,8 @@ void linear_add(Context& ctx, const Tensor& x, const Tensor& weight, const Tenso
 
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                  const SavedGelu& saved, const Tensor& y, Rounding rounding) {
-  const Tensor& pre = saved.values;
-  if (!saved.slopes && few_rows_linear(ctx, x, weight, bias, {}, pre, y)) {
+  const Tensor& pre = saved.kept();
+  if (!saved.slope && few_rows_linear(ctx, x, weight, bias, {}, pre, y)) {
     return;
   }
   Matmul fused = forward_product(x, weight, y);
@@ -323,12 +323,12 @@ void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tens
   const auto apart = [&] {
     cuda::linear(ctx, x, weight, bias, pre, rounding);
     map(ctx, pre, y, Gelu{});
-    if (saved.slopes) {
+    if (saved.slope) {
       map(ctx, pre, pre, GeluDerivative{});
     }
     return true;
   };
-  if (saved.slopes) {  // which cuBLASLt does not make
+  if (saved.slope) {  // which cuBLASLt does not make
     if (!own()) {
       apart();
     }
@@ -357,10 +357,10 @@ void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
                           const SavedGelu& saved, const Tensor& dpre, const Tensor& dbias,
                           Write write) {
   const GeluGradient gradient{dy, weight, saved, dpre, dbias, write};
-  if (saved.slopes && gradient.own(ctx)) {
+  if (saved.slope && gradient.own(ctx)) {
     return;
   }
-  if (saved.slopes || dpre.dtype() == DType::kF32) {
+  if (saved.slope || dpre.dtype() == DType::kF32) {
     gradient.apart(ctx);
     return;
   }

@@ -1,14 +1,14 @@
 #include "core/error.h"
 #include "ops/adamw.h"
 #include "ops/attention.h"
-#include "ops/carope.h"
 #include "ops/classifier_cuda.h"
 #include "ops/cross_entropy.h"
 #include "ops/embedding.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
+#include "ops/offsets.h"
 #include "ops/pick_token.h"
-#include "ops/rotary.h"
+#include "ops/rotation.h"
 #include "ops/sinusoid.h"
 #include "ops/sum.h"
 
@@ -30,16 +30,13 @@ void adamw(C&, const Adamw&, std::span<const AdamwSlot>, T) { refuse(); }
 void gradient_squares(C&, std::span<const AdamwSlot>, T) { refuse(); }
 void attention(C&, const Attention&, S, T, T, T) { refuse(); }
 void attention_backward(C&, const Attention&, S, const AttentionBackward&) { refuse(); }
-bool attention_backward_through(C&, const Attention&, S, const AttentionBackward&,
-                                const AttentionInput&) {
+void rotate_and_attend(C&, const Attention&, S, const Rotation&, T, T, T) { refuse(); }
+void rotate_and_attend_backward(C&, const Attention&, S, const Rotation&, const AttentionBackward&,
+                                const RotateAndAttendGradients&) {
   refuse();
 }
-bool attention_rotates(C&, const Attention&, S, T) { refuse(); }
-bool attention_through(C&, const Attention&, S, const AttentionInput&, T, T, T) { refuse(); }
-bool attention_goes_through(Device, DType, std::int64_t, std::int64_t) { refuse(); }
+bool serves_rotate_and_attend(Device, const RotatingAttention&) { refuse(); }
 void attention_cached(C&, const Attention&, S, T, const KeyValueCache&, T) { refuse(); }
-void carope(C&, const Carope&, S, T, T, T, T, T) { refuse(); }
-void carope_backward(C&, const Carope&, S, const CaropeBackward&) { refuse(); }
 void cross_entropy(C&, T, T, T) { refuse(); }
 void cross_entropy_in_place(C&, T, T, T, float) { refuse(); }
 bool hopper_classifier(C&, const Classifier&, const ClassifierGradient&) { refuse(); }
@@ -56,9 +53,13 @@ void linear_backward_input(C&, T, T, T, Write) { refuse(); }
 void linear_backward_gelu(C&, T, T, const SavedGelu&, T, T, Write) { refuse(); }
 void linear_backward_weight(C&, T, T, T, T, Write) { refuse(); }
 void layer_norm(C&, T, const NormWeights&, const Normed&, const NormGate&) { refuse(); }
-void norm_backward(C&, const NormBackward&) { refuse(); }
+void norm_backward(C&, const NormBackward&, Tensor&) { refuse(); }
+void advance(C&, T, std::int64_t) { refuse(); }
 void pick_token(C&, const TokenChoice&, T, TokenPick*) { refuse(); }
-void rotary(C&, const Rotary&, S, Direction, T) { refuse(); }
+void rotate_fixed(C&, const Rotation&, S) { refuse(); }
+void rotate_fixed_backward(C&, const Rotation&, S, const RotationGradients&) { refuse(); }
+void rotate_gated(C&, const Rotation&, S) { refuse(); }
+void rotate_gated_backward(C&, const Rotation&, S, const RotationGradients&) { refuse(); }
 void add_sinusoid(C&, S, T, float, T) { refuse(); }
 void add_sum(C&, T, double, T) { refuse(); }
 

@@ -57,17 +57,18 @@ void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const
   dispatch(ctx, cpu::layer_norm, cuda::layer_norm, x, weights, out, gate);
 }
 
-void norm_backward(Context& ctx, const NormBackward& args) {
+void norm_backward(Context& ctx, const NormBackward& args, Tensor& dy) {
   check_norm(args.x, args.gain, args.dweights.bias);
   check_statistics(args.x, args.normed);
   check_shape(args.dweights.gain, {args.x.cols()}, "the gradient of a layer norm's gain");
-  check_shape(args.dy, args.x.shape(), "the gradient of a layer norm's result");
+  check_shape(dy, args.x.shape(), "the gradient of a layer norm's result");
   check_shape(args.dx, args.x.shape(), "the gradient of a layer norm's input");
-  if (args.dx_sum) {
-    check_shape(args.dx_sum, {args.x.cols()}, "the sums of the gradient of a layer norm's input");
+  if (args.dbias_before) {
+    check_shape(args.dbias_before, {args.x.cols()},
+                "the sums of the gradient of a layer norm's input");
   }
   check_gate(args.x, args.gate_weight, args.dlogits);
-  dispatch(ctx, cpu::norm_backward, cuda::norm_backward, args);
+  dispatch(ctx, cpu::norm_backward, cuda::norm_backward, args, dy);
 }
 
 }  // namespace carope

@@ -34,20 +34,21 @@ void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const
                 const NormGate& gate = {});
 
 struct NormBackward {
-  Tensor dy;      // [N, C] gradient of the norm's result; with a gate, what is left in it is unsaid
   Tensor x;       // [N, C] the norm's input
   Normed normed;  // mean and rstd of the forward pass
   Tensor gain;    // [C]
   Tensor dx;  // [N, C] the norm's contribution is added: a residual's gradient flows past the norm
   NormWeights dweights;
-  Write write;      // of dweights and dx_sum
-  Tensor dx_sum{};  // [C] f32: the sums of the new dx's columns, or empty. They are the gradient of
-                    // the bias in the layer whose output was added to the norm's input.
+  Write write;  // of dweights and dbias_before
+  Tensor
+      dbias_before{};  // [C] f32: the sums of the new dx's columns, or empty. They are the gradient
+                       // of the bias in the layer whose output was added to the norm's input.
   // With a gate the gradient of the norm's result is dy + dlogits W; both are empty without.
   Tensor gate_weight{};  // [H, C] f32
   Tensor dlogits{};      // [N, H] f32
 };
 
-void norm_backward(Context& ctx, const NormBackward& args);
+/// `dy` [N, C] is the gradient of the norm's result. It is clobbered.
+void norm_backward(Context& ctx, const NormBackward& args, Tensor& dy);
 
 }  // namespace carope

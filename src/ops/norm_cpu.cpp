@@ -36,12 +36,12 @@ void normalise(const float* x, std::int64_t width, const NormWeights& weights, c
   out.rstd.f32()[row] = rstd;
 }
 
-/// Adds one row's part to dx, and to the sums behind dgain, dbias and dx_sum, which follow each
-/// other in `sums`.
-void row_backward(const NormBackward& args, std::int64_t row, float* sums) {
+/// Adds one row's part to dx, and to the sums behind dgain, dbias and dbias_before, which follow
+/// each other in `sums`.
+void row_backward(const NormBackward& args, const Tensor& dys, std::int64_t row, float* sums) {
   const std::int64_t width = args.x.cols();
   const float* x = args.x.f32() + row * width;
-  const float* dy = args.dy.f32() + row * width;
+  const float* dy = dys.f32() + row * width;
   const float* gain = args.gain.f32();
   float* dx = args.dx.f32() + row * width;
   float* dgain = sums;
@@ -66,11 +66,11 @@ void row_backward(const NormBackward& args, std::int64_t row, float* sums) {
     const float normed = (x[c] - mean) * rstd;
     dx[c] += (dy[c] * gain[c] - mean_d - normed * mean_dx) * rstd;
   }
-  if (args.dx_sum) {
-    float* dx_sum = sums + 2 * width;
+  if (args.dbias_before) {
+    float* dbias_before = sums + 2 * width;
 #pragma omp simd
     for (std::int64_t c = 0; c < width; ++c) {
-      dx_sum[c] += dx[c];
+      dbias_before[c] += dx[c];
     }
   }
 }
@@ -89,13 +89,13 @@ void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const
   }
 }
 
-void norm_backward(Context& ctx, const NormBackward& args) {
+void norm_backward(Context& ctx, const NormBackward& args, Tensor& dy) {
   if (args.gate_weight) {
-    linear_backward_input(ctx, args.dlogits, args.gate_weight, args.dy, Write::kAccumulate);
+    linear_backward_input(ctx, args.dlogits, args.gate_weight, dy, Write::kAccumulate);
   }
   const std::int64_t width = args.x.cols();
   const std::int64_t blocks = (args.x.rows() + kRows - 1) / kRows;
-  const std::int64_t stride = (args.dx_sum ? 3 : 2) * width;
+  const std::int64_t stride = (args.dbias_before ? 3 : 2) * width;
   // Each task sums its rows' share of the sums over rows, a short run in fp32; the shares are then
   // added in a fixed order.
   const Tensor shares = ctx.scratch({{blocks, stride}});
@@ -103,7 +103,7 @@ void norm_backward(Context& ctx, const NormBackward& args) {
     float* sums = shares.f32() + begin / kRows * stride;
     std::fill_n(sums, stride, 0.0F);
     for (std::int64_t row = begin; row < end; ++row) {
-      row_backward(args, row, sums);
+      row_backward(args, dy, row, sums);
     }
   });
   const auto total = [&](std::int64_t column, float* gradient) {
@@ -116,8 +116,8 @@ void norm_backward(Context& ctx, const NormBackward& args) {
   for (std::int64_t c = 0; c < width; ++c) {
     total(c, args.dweights.gain.f32() + c);
     total(width + c, args.dweights.bias.f32() + c);
-    if (args.dx_sum) {
-      total(2 * width + c, args.dx_sum.f32() + c);
+    if (args.dbias_before) {
+      total(2 * width + c, args.dbias_before.f32() + c);
     }
   }
 }

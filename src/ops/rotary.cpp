@@ -1,37 +1,33 @@
 #include "ops/rotary.h"
 
-#include "ops/dispatch.h"
-
 #include <cmath>
 
 namespace carope {
 
-namespace cpu {
-decltype(carope::rotary) rotary;
-}  // namespace cpu
-
-namespace cuda {
-decltype(carope::rotary) rotary;
-}  // namespace cuda
-
-std::vector<std::uint32_t> rope_increments(std::int64_t pairs, double base) {
-  std::vector<std::uint32_t> increments;
+std::vector<double> rope_frequencies(std::int64_t pairs, double base) {
+  std::vector<double> frequencies;
   for (std::int64_t p = 0; p < pairs; ++p) {
-    const double radians = std::pow(base, -static_cast<double>(p) / static_cast<double>(pairs));
-    increments.push_back(static_cast<std::uint32_t>(std::llround(radians * kTurnsPerRadian)));
+    frequencies.push_back(std::pow(base, -static_cast<double>(p) / static_cast<double>(pairs)));
   }
-  return increments;
+  return frequencies;
 }
 
-void rotary(Context& ctx, const Rotary& rotary, const Sequence& seq, Direction direction,
-            const Tensor& qkv) {
-  check_sequence(seq, qkv, "qkv");
-  const std::int64_t pairs = rotary.increments.size();
-  check<ShapeError>(
-      qkv.cols() == 3 * rotary.heads * 2 * pairs && pairs <= kMaxRotaryPairs,
-      "qkv of width {} does not hold q, k and v of {} heads with {} rotary pairs (at most {})",
-      qkv.cols(), rotary.heads, pairs, kMaxRotaryPairs);
-  dispatch(ctx, cpu::rotary, cuda::rotary, rotary, seq, direction, qkv);
+std::vector<std::uint32_t> to_turns(std::span<const double> frequencies) {
+  std::vector<std::uint32_t> turns;
+  for (const double radians : frequencies) {
+    turns.push_back(static_cast<std::uint32_t>(std::llround(radians * kTurnsPerRadian)));
+  }
+  return turns;
+}
+
+std::vector<std::uint32_t> rope_increments(std::int64_t pairs, double base) {
+  return to_turns(rope_frequencies(pairs, base));
+}
+
+double rope_gate_bias(std::int64_t pairs, double base) {
+  // softplus⁻¹(y) = ln(expm1(y)), written so that it cannot overflow.
+  const double softplus = std::pow(base, 1.0 / static_cast<double>(pairs)) - 1.0;
+  return softplus + std::log(-std::expm1(-softplus));
 }
 
 }  // namespace carope

@@ -1,5 +1,7 @@
 #include "ops/sequence.h"
 
+#include <algorithm>
+
 namespace carope {
 
 void check_documents(const Sequence& seq) {
@@ -29,14 +31,22 @@ void check_sequence(const Sequence& seq, const Tensor& tensor, const char* name)
                     seq.batch, seq.length);
   if (seq.document_start) {
     check_shape(seq.document_start, {seq.batch, seq.length}, "document_start");
-    check<ShapeError>(seq.offset == 0, "packed documents cannot be decoded from offset {}",
-                      seq.offset);
+    check<ShapeError>(!seq.offsets,
+                      "packed documents cannot continue what earlier calls have seen");
   }
-  if (seq.offset_on_device) {
-    check_shape(seq.offset_on_device, {1}, "the offset on the device");
-    check<ShapeError>(seq.length == 1, "{} tokens cannot be recorded for other offsets; 1 can",
-                      seq.length);
+  if (seq.offsets) {
+    check_shape(seq.offsets, {seq.batch}, "the offsets of a sequence");
   }
+}
+
+std::int64_t longest_row(const Sequence& seq) {
+  std::int64_t seen = 0;
+  if (seq.offsets && seq.offsets.device().kind == DeviceKind::kCpu) {
+    for (std::int64_t b = 0; b < seq.batch; ++b) {
+      seen = std::max(seen, seq.offset_of(b));
+    }
+  }
+  return seen + seq.length;
 }
 
 }  // namespace carope

@@ -1,124 +1,105 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
+#include <string>
+#include <variant>
 #include <vector>
 
-#include "core/context.h"
 #include "core/options.h"
-#include "core/parameter.h"
-#include "ops/attention.h"
-#include "ops/norm.h"
+#include "core/parameter_spec.h"
+#include "ops/rotary.h"
 
+// A positional encoding as data: what it is. How it is run, the model decides (model/plan.h).
 namespace carope {
 
-/// What an encoding may know about the model it serves.
+/// The model that an encoding serves.
 struct ModelShape {
-  std::int64_t layers;
-  std::int64_t heads;
-  std::int64_t width;
-  std::int64_t length;  // tokens of a training sequence
+  std::int64_t layers = 0;
+  std::int64_t heads = 0;      // query heads
+  std::int64_t key_heads = 0;  // key and value heads
+  std::int64_t head_dim = 0;
+  std::int64_t width = 0;
+  std::int64_t length = 0;  // tokens of a training sequence
+  std::int64_t served = 0;  // tokens of the sequences that are to be read; in training, `length`
 
-  std::int64_t head_dim() const { return width / heads; }
-  std::int64_t pairs() const { return head_dim() / 2; }
+  std::int64_t pairs() const { return head_dim / 2; }
 };
 
-/// A layer's attention input, as an encoding sees it.
-struct LayerView {
-  std::int64_t index;               // of the layer, from 0
-  std::span<const Tensor> weights;  // layer_parameters()
-  Tensor hidden;                    // [B, T, C] the layer's normalised input
-  Tensor embedding;                 // [B, T, C] the tokens' embedding; only where reads_embedding()
-  std::span<const Tensor> saved;    // saved(): kept from rotate to rotate_backward
-  std::span<const Tensor> workspace;  // workspace(): shared by all layers, lost after the call
-  std::span<const Tensor>
-      state;  // decode_state(), or empty where a whole sequence is given at once
+/// What a gate reads.
+enum class GateInput : std::uint8_t {
+  kHidden,     // the layer's normalised input
+  kEmbedding,  // the tokens' embedding
 };
 
-/// Where an encoding's gradients go. Frozen parameters have empty gradients.
-struct LayerGradients {
-  std::span<const Tensor> weights;
-  Write write;        // of weights
-  Tensor dembedding;  // added to where reads_embedding()
+/// A gate of each layer: logits z = x Wᵀ + b in fp32, one a token and key head.
+struct GateSpec {
+  GateInput input = GateInput::kHidden;
+  ParameterSpec weight;               // [K, C]
+  std::optional<ParameterSpec> bias;  // [K]
 };
 
-/// How a model knows the order of its tokens. An encoding overrides what it needs; the model calls
-/// everything and knows no encoding by name.
-class PositionEncoding {
- public:
-  virtual ~PositionEncoding() = default;
-
-  /// The longest sequence the encoding can serve; none if there is no bound.
-  virtual std::optional<std::int64_t> max_length() const { return std::nullopt; }
-
-  // Parameters: once for the model, and again for each layer.
-  virtual std::vector<ParameterSpec> parameters() const { return {}; }
-  virtual std::vector<ParameterSpec> layer_parameters() const { return {}; }
-
-  // Absolute encodings add to the embedding x [B, T, C].
-  virtual void add_to_embedding(Context& /*ctx*/, const Sequence& /*seq*/,
-                                std::span<const Tensor> /*weights*/, const Tensor& /*x*/) const {}
-  virtual void add_to_embedding_backward(Context& /*ctx*/, const Sequence& /*seq*/,
-                                         const Tensor& /*dx*/,
-                                         std::span<const Tensor> /*gradients*/,
-                                         Write /*write*/) const {}
-
-  virtual std::vector<TensorSpec> saved(const Sequence& /*seq*/) const { return {}; }
-  virtual std::vector<TensorSpec> workspace(const Sequence& /*seq*/) const { return {}; }
-  /// Whether the layers' views are to have the tokens' embedding.
-  virtual bool reads_embedding() const { return false; }
-
-  // Rotary encodings turn q and k of each layer in place, in qkv [B, T, 3C]; the backward pass gets
-  // the turned qkv and turns dqkv back.
-  virtual void rotate(Context& /*ctx*/, const Sequence& /*seq*/, const LayerView& /*layer*/,
-                      const Tensor& /*qkv*/) const {}
-  virtual void rotate_backward(Context& /*ctx*/, const Sequence& /*seq*/,
-                               const LayerView& /*layer*/, const Tensor& /*qkv*/,
-                               const Tensor& /*dqkv*/, const LayerGradients& /*gradients*/) const {}
-
-  /// How rotate() turns q and k, for passes of attention that do it themselves; none where only
-  /// rotate() and rotate_backward() can.
-  virtual std::optional<AttentionInput> attention_input(const LayerView& /*layer*/) const {
-    return std::nullopt;
-  }
-  /// What there is to do in the place of rotate() before such a forward pass.
-  virtual void prepare_attention(Context& /*ctx*/, const LayerView& /*layer*/) const {}
-  /// What is left of rotate_backward() after such a pass.
-  virtual void gate_backward(Context& /*ctx*/, const LayerView& /*layer*/,
-                             const LayerGradients& /*gradients*/) const {}
-
-  /// Whether a gate sets each token's frequency, f = 1 / (softplus(z) + 1), and the logits
-  /// z [B, T, H], which are in `saved` once q and k are turned.
-  virtual bool has_gate() const { return false; }
-  virtual Tensor gate_logits(const LayerView& /*layer*/) const { return {}; }
-  /// The gate where it reads the layer's normalised input: the model computes its logits along with
-  /// that, before rotate(), and takes their gradient as rotate_backward() or gate_backward() left
-  /// it back into the layer.
-  virtual NormGate gate(const LayerView& /*layer*/) const { return {}; }
-  virtual Tensor gate_logits_gradient(const LayerView& /*layer*/) const { return {}; }
-
-  /// Biased attention: slopes [H] of a penalty that grows with distance, or empty.
-  virtual Tensor attention_slopes() const { return {}; }
-
-  /// What a layer must remember between calls when a sequence comes in pieces, besides how many
-  /// tokens there were. It starts as zero bytes.
-  virtual std::vector<TensorSpec> decode_state(std::int64_t /*batch*/) const { return {}; }
+/// Pair p has the phase (position + 1) increments_p.
+struct FixedTurns {
+  std::vector<std::uint32_t> increments;  // [P] in turns
 };
 
-/// An encoding that leaves q and k as they are.
-class UnrotatedEncoding : public PositionEncoding {
- public:
-  std::optional<AttentionInput> attention_input(const LayerView& /*layer*/) const override {
-    return AttentionInput{};
-  }
+/// Pair p has the phase Σ_{s <= t} ratio_p f(z_s)^(p + exponent_start), with f = 1 / (softplus +
+/// 1).
+struct PowerTurns {
+  GateSpec gate;
+  std::int64_t exponent_start = 0;
+  std::vector<double> ratios;  // [P], or empty: all are 1
 };
 
-/// What a factory of encodings gets.
-struct EncodingSetup {
-  ModelShape shape;
-  Device device;
-  DType compute;  // of activations
-  OptionReader& options;
+/// A linear map of a head's vector that depends on its token's position and has no parameters, for
+/// what the others cannot say. It runs on the host, vector by vector, and is slow.
+struct CustomTurns {
+  using Map = std::function<void(std::int64_t position, std::span<float> head)>;
+  Map apply;      // in place
+  Map transpose;  // the transposed map, which takes gradients back
 };
+
+/// Rotates q and k of each layer.
+struct RotationSpec {
+  std::variant<FixedTurns, PowerTurns, CustomTurns> turns;
+  std::int64_t pairs = 0;  // P: the first 2P channels of a head turn
+  RotaryLayout layout = RotaryLayout::kHalf;
+  float magnitude = 1.0F;  // cosines and sines are multiplied by it
+};
+
+/// Adds one trained vector a position to the embedding.
+struct LearnedPositions {
+  ParameterSpec table;  // [positions, C]
+};
+
+/// Adds scale sin(position ω_i) and scale cos(position ω_i) to channels 2i and 2i + 1.
+struct Sinusoids {
+  std::vector<std::uint32_t> increments;  // [C/2] ω, in turns
+  float scale = 1.0F;
+};
+
+/// Subtracts slope times distance from the scores of each head.
+struct Slopes {
+  std::vector<float> per_head;  // [H]
+};
+
+/// A positional encoding: any of three parts.
+struct Encoding {
+  std::optional<std::variant<LearnedPositions, Sinusoids>> additive{};
+  std::optional<RotationSpec> rotation{};
+  std::optional<Slopes> bias{};
+  std::optional<std::int64_t> max_length{};  // the longest sequence it serves, if there is a bound
+};
+
+/// The gate that sets the frequency of each token; null if the encoding has none.
+const GateSpec* gate_of(const Encoding& encoding);
+
+/// Parameters that the encoding adds to each layer, in order.
+std::vector<ParameterSpec> layer_parameters(const Encoding& encoding);
+/// Parameters that it adds to the model besides.
+std::vector<ParameterSpec> model_parameters(const Encoding& encoding);
 
 }  // namespace carope

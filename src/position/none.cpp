@@ -1,10 +1,8 @@
 #include "position/encoding.h"
 
-namespace carope {
+namespace carope::encodings {
 
 /// No positional encoding: the causal mask alone tells order (NoPE).
-std::unique_ptr<PositionEncoding> make_none(const EncodingSetup& /*setup*/) {
-  return std::make_unique<UnrotatedEncoding>();
-}
+Encoding none(const ModelShape& /*shape*/, OptionReader& /*options*/) { return {}; }
 
-}  // namespace carope
+}  // namespace carope::encodings

@@ -2,7 +2,9 @@
 
 #include <fmt/ranges.h>
 
-// One line an encoding: X(name) stands for make_name() in name.cpp.
+#include <algorithm>
+
+// One line an encoding: X(name) stands for encodings::name() in name.cpp.
 #define CAROPE_ENCODINGS(X) \
   X(alibi)                  \
   X(carope)                 \
@@ -12,26 +14,129 @@
   X(sinusoidal)
 
 namespace carope {
-namespace {
 
-using Factory = std::unique_ptr<PositionEncoding>(const EncodingSetup&);
+using EncodingFunction = Encoding(const ModelShape&, OptionReader&);
 
-}  // namespace
-
-#define CAROPE_DECLARE(name) Factory make_##name;
+namespace encodings {
+#define CAROPE_DECLARE(name) EncodingFunction name;
 CAROPE_ENCODINGS(CAROPE_DECLARE)
 #undef CAROPE_DECLARE
+}  // namespace encodings
 
 namespace {
 
 struct Entry {
   const char* name;
-  Factory* make;
+  EncodingFunction* make;
 };
 
-#define CAROPE_ENTRY(name) Entry{#name, make_##name},
+#define CAROPE_ENTRY(name) Entry{#name, encodings::name},
 constexpr Entry kEncodings[] = {CAROPE_ENCODINGS(CAROPE_ENTRY)};
 #undef CAROPE_ENTRY
+
+const Entry& entry_of(const std::string& name) {
+  const auto* found = std::find_if(std::begin(kEncodings), std::end(kEncodings),
+                                   [&](const Entry& entry) { return name == entry.name; });
+  if (found != std::end(kEncodings)) {
+    return *found;
+  }
+  const auto names = encoding_names();
+  throw ConfigError(
+      fmt::format("position.encoding = {}: unknown encoding; did you mean '{}'? Valid: {}", name,
+                  nearest(name, names), fmt::join(names, ", ")));
+}
+
+std::vector<std::string> split(const std::string& name) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= name.size();) {
+    const std::size_t end = std::min(name.find('+', begin), name.size());
+    parts.push_back(name.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+/// Collects the parts of a composition and remembers whose each is.
+class Composition {
+ public:
+  explicit Composition(const std::string& name) : name_(name) {}
+
+  void add(const std::string& part, Encoding encoding) {
+    name_parameters(part, encoding);
+    claim(part, encoding.additive, whole_.additive, "add to the embedding", adds_);
+    claim(part, encoding.rotation, whole_.rotation, "rotate q and k", rotates_);
+    claim(part, encoding.bias, whole_.bias, "bias the scores of attention", biases_);
+    if (encoding.max_length) {
+      whole_.max_length =
+          std::min(*encoding.max_length, whole_.max_length.value_or(*encoding.max_length));
+    }
+  }
+
+  const Encoding& whole() const { return whole_; }
+
+ private:
+  static void name_parameters(const std::string& part, Encoding& encoding) {
+    if (encoding.additive) {
+      if (auto* learned = std::get_if<LearnedPositions>(&*encoding.additive)) {
+        learned->table.name = part + "." + learned->table.name;
+      }
+    }
+    if (gate_of(encoding) != nullptr) {
+      GateSpec& gate = std::get<PowerTurns>(encoding.rotation->turns).gate;
+      gate.weight.name = part + "." + gate.weight.name;
+      if (gate.bias) {
+        gate.bias->name = part + "." + gate.bias->name;
+      }
+    }
+  }
+
+  template <class T>
+  void claim(const std::string& part, std::optional<T>& given, std::optional<T>& place,
+             const char* what, std::string& owner) {
+    if (!given) {
+      return;
+    }
+    check<ConfigError>(!place,
+                       "position.encoding = {}: both '{}' and '{}' {}; leave one of them out",
+                       name_, owner, part, what);
+    place = std::move(given);
+    owner = part;
+  }
+
+  const std::string& name_;
+  Encoding whole_;
+  std::string adds_, rotates_, biases_;  // which part does
+};
+
+Encoding compose(const std::string& name, const std::vector<std::string>& parts,
+                 const ModelShape& shape, Options options, Options& resolved) {
+  Composition composition(name);
+  for (const std::string& part : parts) {
+    const Entry& entry = entry_of(part);
+    const std::string prefix = part + ".";
+    Options own;
+    for (auto each = options.begin(); each != options.end();) {
+      if (each->first.starts_with(prefix)) {
+        own[each->first.substr(prefix.size())] = each->second;
+        each = options.erase(each);
+      } else {
+        ++each;
+      }
+    }
+    OptionReader reader("position." + part, own);
+    composition.add(part, entry.make(shape, reader));
+    for (const auto& [key, value] : reader.finish()) {
+      resolved[prefix + key] = value;
+    }
+  }
+  for (const auto& [key, value] : options) {
+    throw ConfigError(
+        fmt::format("position.{} = {}: in position.encoding = {} an option carries the name of its "
+                    "part, e.g. position.{}.{}",
+                    key, to_string(value), name, parts.front(), key));
+  }
+  return composition.whole();
+}
 
 }  // namespace
 
@@ -45,24 +150,22 @@ std::vector<std::string> encoding_names() {
 
 std::string default_encoding() { return "carope"; }
 
-std::unique_ptr<PositionEncoding> make_encoding(const std::string& name, const ModelShape& shape,
-                                                const Placement& placement, const Options& options,
-                                                Options* resolved) {
-  for (const Entry& entry : kEncodings) {
-    if (name == entry.name) {
-      OptionReader reader("position", options);
-      auto encoding = entry.make({shape, placement.device, placement.compute, reader});
-      const Options read = reader.finish();
-      if (resolved != nullptr) {
-        *resolved = read;
-      }
-      return encoding;
-    }
+Encoding make_encoding(const std::string& name, const ModelShape& shape, const Options& options,
+                       Options* resolved) {
+  const std::vector<std::string> parts = split(name);
+  Options read;
+  Encoding encoding;
+  if (parts.size() > 1) {
+    encoding = compose(name, parts, shape, options, read);
+  } else {
+    OptionReader reader("position", options);
+    encoding = entry_of(name).make(shape, reader);
+    read = reader.finish();
   }
-  const auto names = encoding_names();
-  throw ConfigError(
-      fmt::format("position.encoding = {}: unknown encoding; did you mean '{}'? Valid: {}", name,
-                  nearest(name, names), fmt::join(names, ", ")));
+  if (resolved != nullptr) {
+    *resolved = read;
+  }
+  return encoding;
 }
 
 }  // namespace carope

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,16 +13,11 @@ std::vector<std::string> encoding_names();
 /// The encoding of a model that asks for none.
 std::string default_encoding();
 
-/// Where a model computes, and the type of its activations.
-struct Placement {
-  Device device{};
-  DType compute = DType::kF32;
-};
-
-/// Makes an encoding by name. An unknown name or option is a ConfigError that suggests the nearest.
+/// Makes an encoding by name. Names joined by '+' are composed, e.g. "rope+alibi": the options and
+/// parameters of such an encoding carry the name of their part, e.g. "rope.base". An unknown name
+/// or option is a ConfigError that suggests the nearest; so are two parts that do the same thing.
 /// `resolved`, if given, gets every option with its value or its default.
-std::unique_ptr<PositionEncoding> make_encoding(const std::string& name, const ModelShape& shape,
-                                                const Placement& placement, const Options& options,
-                                                Options* resolved = nullptr);
+Encoding make_encoding(const std::string& name, const ModelShape& shape, const Options& options,
+                       Options* resolved = nullptr);
 
 }  // namespace carope

@@ -1,35 +1,14 @@
 #pragma once
 
-#include "ops/rotary.h"
 #include "position/encoding.h"
 
+// Options that rotary encodings share.
 namespace carope {
 
-/// The option `layout` of every rotary encoding.
-inline RotaryLayout rotary_layout(OptionReader& options) {
-  return options.choice<RotaryLayout>(
-      "layout", RotaryLayout::kHalf,
-      {{"half", RotaryLayout::kHalf}, {"interleaved", RotaryLayout::kInterleaved}});
-}
-
-/// The option `base` of every rotary encoding.
-inline double rotary_base(OptionReader& options) {
-  const double base = options.number("base", 10000.0, 1.0);
-  check<ConfigError>(base > 1.0, "position.base = {} turns every pair alike; give more than 1",
-                     base);
-  return base;
-}
+RotaryLayout rotary_layout(OptionReader& options);
+double rotary_base(OptionReader& options);
 
 /// Refuses heads that cannot be cut into rotary pairs.
-inline void check_rotary(const ModelShape& shape) {
-  check<ConfigError>(
-      shape.head_dim() % 2 == 0,
-      "model.heads = {} gives each head {} of width {}; a rotary encoding needs an even number",
-      shape.heads, shape.head_dim(), shape.width);
-  check<ConfigError>(
-      shape.pairs() <= kMaxRotaryPairs,
-      "model.heads = {} gives each head {} dimensions; a rotary encoding takes at most {}",
-      shape.heads, shape.head_dim(), 2 * kMaxRotaryPairs);
-}
+void check_rotary(const ModelShape& shape);
 
 }  // namespace carope

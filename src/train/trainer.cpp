@@ -36,8 +36,10 @@ void describe_run(const RunConfig& config, const Context& ctx, int ranks, std::s
 Activations plan_training(const Context& ctx, const Gpt& model, const RunConfig& config,
                           int ranks) {
   const auto plan = [&](std::int64_t rows, bool recompute) {
-    return model.plan(rows, config.model.length,
-                      recompute ? Purpose::kRecomputing : Purpose::kTraining);
+    return model.plan({.batch = rows,
+                       .length = config.model.length,
+                       .purpose = recompute ? Purpose::kRecomputing : Purpose::kTraining,
+                       .documents = config.data.documents});
   };
   // What is suggested has to leave room for what a step takes besides: kernels, and their scratch.
   constexpr std::size_t kBesides = std::size_t{1} << 30;
@@ -173,11 +175,11 @@ bool Trainer::run(const TrainObserver& observer, const std::atomic<bool>& stop) 
 
 StepMetrics Trainer::step() {
   const auto start = std::chrono::steady_clock::now();
-  const Batch loaded = batch_of(loader_->next());
-  const Batch batch = device_batch_.upload(ctx_, loaded, config_.model.vocabulary);
+  const Batch batch =
+      device_batch_.upload(ctx_, batch_of(loader_->next()), config_.model.vocabulary);
   StepMetrics metrics;
   metrics.learning_rate = learning_rate_at(config_.train, state_.step, steps());
-  metrics.loss = gradients(batch, loaded);
+  metrics.loss = gradients(batch);
   optimizer_.update(ctx_, metrics.learning_rate, &ranks_);
   exchange_.share_weights(ctx_);
   metrics.norm = optimizer_.finish();
@@ -195,13 +197,12 @@ StepMetrics Trainer::step() {
   return metrics;
 }
 
-double Trainer::gradients(const Batch& batch, const Batch& loaded) {
+double Trainer::gradients(const Batch& batch) {
   const std::int64_t rows = config_.train.micro_batch;
   const std::int64_t count = batch.seq.batch / rows;
   double loss = 0.0;
   for (std::int64_t i = 0; i < count; ++i) {
-    Batch part = batch.slice(i * rows, rows);
-    part.known_count = loaded.slice(i * rows, rows).counted();
+    const Batch part = batch.slice(i * rows, rows);
     const bool begins = i == 0 || exchange_.accumulates();
     loss += i > 0 && begins ? read_loss() : 0.0;  // which the model is about to begin anew
     model_.gradients(ctx_, part, activations_, begins ? Write::kOverwrite : Write::kAccumulate,

@@ -61,9 +61,9 @@ class Trainer {
   Trained trained() { return {ctx_, ranks_, model_, optimizer_, exchange_}; }
   void begin();
   StepMetrics step();
-  /// The gradients of a step, summed over ranks. Returns the loss but for what the last
-  /// micro-batches left to read.
-  double gradients(const Batch& batch, const Batch& loaded);
+  /// The gradients of a step, summed over ranks. Returns the loss read so far; the rest is in
+  /// total_loss.
+  double gradients(const Batch& batch);
   double read_loss();
   double validate();
   void save(const TrainObserver& observer);

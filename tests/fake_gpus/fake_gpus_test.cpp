@@ -46,12 +46,11 @@ class Training {
  public:
   Training(Context ctx, const GptConfig& config, std::int64_t batch, Purpose purpose)
       : model_(config, std::move(ctx), DType::kBF16),
-        memory_(model_.gpt().plan(batch, config.length, purpose)),
+        memory_(model_.gpt().plan({.batch = batch, .length = config.length, .purpose = purpose})),
         optimizer_(model_.parameters(), {}),
         data_(batch, config.length, config.vocabulary) {
     const Batch loaded = data_.view();
     batch_ = room_.upload(model_.ctx(), loaded, config.vocabulary);
-    batch_.known_count = loaded.counted();
   }
 
   /// All that a step of two micro-batches gives to the GPU.

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "ops/adamw.h"
-#include "ops/rotary.h"
+#include "ops/rotation.h"
 #include "ops/rounding.h"
 #include "support/op_case.h"
 
@@ -126,6 +126,22 @@ OpCase carope_case(const CaropeCase& c);
 /// The sequence comes in pieces of these lengths, and a phase state links them.
 OpCase carope_pieces_case(const CaropeCase& c, const std::vector<std::int64_t>& pieces);
 
+/// A rotation as other models have it: query heads that share key heads, channels that do not turn,
+/// constant ratios, and heads that lie apart.
+struct RotationCase {
+  reference::Sequence seq;
+  std::int64_t heads, key_heads, pairs;
+  std::int64_t idle = 0;  // channels of a head that do not turn
+  RotaryLayout layout = RotaryLayout::kHalf;
+  bool gated = true;
+  bool ratios = false;
+  float magnitude = 1.0F;
+  std::int64_t chunk = 512;
+
+  std::int64_t head_dim() const { return 2 * pairs + idle; }
+};
+OpCase rotation_case(const RotationCase& c);
+
 struct AttentionCase {
   reference::Sequence seq;
   std::int64_t heads, dim;
@@ -176,9 +192,12 @@ std::string describe(const reference::Sequence& seq);
 /// Tokens or targets below `count`; every `ignore_every`th is -1.
 std::vector<std::int32_t> random_ids(const std::string& stream, std::int64_t size,
                                      std::int64_t count, std::int64_t ignore_every = 0);
-/// Adds the sequence's document starts to the constants of a case, if it has documents.
-void add_documents(OpCase& op, const reference::Sequence& seq);
-/// The sequence as operations take it; its document starts are the last of the constants.
+/// Adds the sequence's document starts or its offsets to the constants of a case, if it has any.
+void add_layout(OpCase& op, const reference::Sequence& seq);
+/// Adds the offsets of pieces of a sequence, [B] each, to the constants of a case.
+void add_piece_offsets(OpCase& op, const std::vector<std::int64_t>& pieces, std::int64_t batch);
+/// The sequence as operations take it; its document starts or offsets are the last of the
+/// constants.
 Sequence bind(const reference::Sequence& seq, const OpTensors& t);
 /// Pieces [B, T_i, width] one after another along time, and back.
 reference::Values join_pieces(const std::vector<reference::Values>& pieces,

@@ -62,7 +62,7 @@ OpCase attention_case(const AttentionCase& c) {
                  .precision = Precision::kFull,
                  .differentiable = false}};
   add_slopes(op, c);
-  add_documents(op, c.seq);
+  add_layout(op, c.seq);
   op.forward = [c](Context& ctx, const OpTensors& t) {
     attention(ctx, attention_of(c, t), bind(c.seq, t), t.in[0], t.out[0], t.out[1]);
   };
@@ -100,13 +100,14 @@ OpCase attention_cached_case(const AttentionCase& c, const std::vector<std::int6
   const Shape cache{c.seq.batch, c.seq.length + kSpare, width};
   op.saved = {{.spec = {cache}}, {.spec = {cache}}};
   add_slopes(op, c);
+  add_piece_offsets(op, pieces, c.seq.batch);
   op.forward = [=](Context& ctx, const OpTensors& t) {
-    std::int64_t seen = 0;
+    const std::size_t first = t.constants.size() - pieces.size();
     for (std::size_t i = 0; i < pieces.size(); ++i) {
-      attention_cached(ctx, attention_of(c, t),
-                       {.batch = c.seq.batch, .length = pieces[i], .offset = seen}, t.in[i],
-                       {.keys = t.saved[0], .values = t.saved[1]}, t.out[i]);
-      seen += pieces[i];
+      attention_cached(
+          ctx, attention_of(c, t),
+          {.batch = c.seq.batch, .length = pieces[i], .offsets = t.constants[first + i]}, t.in[i],
+          {.keys = t.saved[0], .values = t.saved[1]}, t.out[i]);
     }
   };
   op.reference = [=](const std::vector<Values>& in) {

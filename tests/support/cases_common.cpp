@@ -20,7 +20,8 @@ std::string describe(const reference::Sequence& seq) {
       text += fmt::format("_{}", fmt::join(starts, "_"));
     }
   }
-  return text + (seq.offset > 0 ? fmt::format("_from{}", seq.offset) : "");
+  return text + (seq.offset > 0 ? fmt::format("_from{}", seq.offset) : "") +
+         (seq.offset_step > 0 ? fmt::format("_step{}", seq.offset_step) : "");
 }
 
 std::vector<std::int32_t> random_ids(const std::string& stream, std::int64_t size,
@@ -34,7 +35,14 @@ std::vector<std::int32_t> random_ids(const std::string& stream, std::int64_t siz
   return ids;
 }
 
-void add_documents(OpCase& op, const reference::Sequence& seq) {
+void add_layout(OpCase& op, const reference::Sequence& seq) {
+  if (seq.offset > 0) {
+    std::vector<std::int32_t> offsets;
+    for (std::int64_t b = 0; b < seq.batch; ++b) {
+      offsets.push_back(static_cast<std::int32_t>(seq.offset + b * seq.offset_step));
+    }
+    op.constants.push_back({{seq.batch}, offsets});
+  }
   if (seq.document_starts.empty()) {
     return;
   }
@@ -49,7 +57,16 @@ Sequence bind(const reference::Sequence& seq, const OpTensors& t) {
   return {.batch = seq.batch,
           .length = seq.length,
           .document_start = seq.document_starts.empty() ? Tensor{} : t.constants.back(),
-          .offset = seq.offset};
+          .offsets = seq.offset > 0 ? t.constants.back() : Tensor{}};
+}
+
+void add_piece_offsets(OpCase& op, const std::vector<std::int64_t>& pieces, std::int64_t batch) {
+  std::int32_t seen = 0;
+  for (const std::int64_t length : pieces) {
+    op.constants.push_back(
+        {{batch}, std::vector<std::int32_t>(static_cast<std::size_t>(batch), seen)});
+    seen += static_cast<std::int32_t>(length);
+  }
 }
 
 Values join_pieces(const std::vector<Values>& pieces, const std::vector<std::int64_t>& lengths,

@@ -61,6 +61,11 @@ OpCase linear_case(const LinearCase& c) {
   return op;
 }
 
+/// What the GELU of a case saves, in this tensor.
+static SavedGelu saved_gelu(const MlpCase& c, const Tensor& kept) {
+  return c.slopes ? SavedGelu{.slope = kept} : SavedGelu{.input = kept};
+}
+
 OpCase mlp_case(const MlpCase& c) {
   OpCase op{.op = "mlp",
             .variant = fmt::format("rows{}_width{}_hidden{}{}{}_scale{}{}{}", c.rows, c.width,
@@ -91,14 +96,14 @@ OpCase mlp_case(const MlpCase& c) {
                 {.name = "y", .shape = {c.rows, c.width}}};
   op.saved = {{.spec = {{c.rows, c.hidden}}}};
   op.forward = [c](Context& ctx, const OpTensors& t) {
-    linear_gelu(ctx, t.in[0], t.in[1], c.bias ? t.in[4] : Tensor{}, {t.out[0], c.slopes}, t.out[1],
-                c.rounding);
+    linear_gelu(ctx, t.in[0], t.in[1], c.bias ? t.in[4] : Tensor{}, saved_gelu(c, t.out[0]),
+                t.out[1], c.rounding);
     linear(ctx, t.out[1], t.in[2], t.in[3], t.out[2], c.rounding);
   };
   op.backward = [c](Context& ctx, const OpTensors& t) {
     const Tensor& d_pre = t.saved[0];
     linear_backward_weight(ctx, t.out[1], t.d_out[2], t.d_in[2], t.d_in[3], c.write);
-    linear_backward_gelu(ctx, t.d_out[2], t.in[2], {t.out[0], c.slopes}, d_pre,
+    linear_backward_gelu(ctx, t.d_out[2], t.in[2], saved_gelu(c, t.out[0]), d_pre,
                          c.bias ? t.d_in[4] : Tensor{}, c.write);
     linear_backward_weight(ctx, t.in[0], d_pre, t.d_in[1], {}, c.write);
     linear_backward_input(ctx, d_pre, t.in[1], t.d_in[0], Write::kOverwrite);
@@ -153,13 +158,15 @@ OpCase norm_case(const NormCase& c) {
                {.y = t.out[0], .mean = t.out[1], .rstd = t.out[2]});
   };
   op.backward = [c](Context& ctx, const OpTensors& t) {
-    norm_backward(ctx, {.dy = t.d_out[0],
-                        .x = t.in[0],
-                        .normed = {.y = t.out[0], .mean = t.out[1], .rstd = t.out[2]},
-                        .gain = t.in[1],
-                        .dx = t.d_in[0],
-                        .dweights = {.gain = t.d_in[1], .bias = t.d_in[2]},
-                        .write = c.write});
+    Tensor dy = t.d_out[0];
+    norm_backward(ctx,
+                  {.x = t.in[0],
+                   .normed = {.y = t.out[0], .mean = t.out[1], .rstd = t.out[2]},
+                   .gain = t.in[1],
+                   .dx = t.d_in[0],
+                   .dweights = {.gain = t.d_in[1], .bias = t.d_in[2]},
+                   .write = c.write},
+                  dy);
   };
   op.reference = [](const std::vector<Values>& in) {
     const reference::Normed normed = reference::layer_norm(in[0], in[1], in[2]);
@@ -213,14 +220,16 @@ OpCase residual_norm_case(const ResidualNormCase& c) {
                {.y = t.out[kY], .mean = t.saved[0], .rstd = t.saved[1]});
   };
   op.backward = [c](Context& ctx, const OpTensors& t) {
-    norm_backward(ctx, {.dy = t.d_out[kY],
-                        .x = t.out[kSum],
-                        .normed = {.y = t.out[kY], .mean = t.saved[0], .rstd = t.saved[1]},
-                        .gain = t.in[kGain],
-                        .dx = t.d_in[kX],
-                        .dweights = {.gain = t.d_in[kGain], .bias = t.d_in[kShift]},
-                        .write = c.write,
-                        .dx_sum = c.bias ? t.d_in[kBias] : Tensor{}});
+    Tensor dy = t.d_out[kY];
+    norm_backward(ctx,
+                  {.x = t.out[kSum],
+                   .normed = {.y = t.out[kY], .mean = t.saved[0], .rstd = t.saved[1]},
+                   .gain = t.in[kGain],
+                   .dx = t.d_in[kX],
+                   .dweights = {.gain = t.d_in[kGain], .bias = t.d_in[kShift]},
+                   .write = c.write,
+                   .dbias_before = c.bias ? t.d_in[kBias] : Tensor{}},
+                  dy);
     linear_backward_weight(ctx, t.in[kH], t.d_in[kX], t.d_in[kWeight], {}, c.write);
     linear_backward_input(ctx, t.d_in[kX], t.in[kWeight], t.d_in[kH], Write::kOverwrite);
   };
@@ -278,15 +287,17 @@ OpCase gated_norm_case(const GatedNormCase& c) {
                {.weight = t.in[3], .bias = c.bias ? t.in[4] : Tensor{}, .logits = t.out[3]});
   };
   op.backward = [c](Context& ctx, const OpTensors& t) {
-    norm_backward(ctx, {.dy = t.d_out[0],
-                        .x = t.in[0],
-                        .normed = {.y = t.out[0], .mean = t.out[1], .rstd = t.out[2]},
-                        .gain = t.in[1],
-                        .dx = t.d_in[0],
-                        .dweights = {.gain = t.d_in[1], .bias = t.d_in[2]},
-                        .write = c.write,
-                        .gate_weight = t.in[3],
-                        .dlogits = t.d_out[3]});
+    Tensor dy = t.d_out[0];
+    norm_backward(ctx,
+                  {.x = t.in[0],
+                   .normed = {.y = t.out[0], .mean = t.out[1], .rstd = t.out[2]},
+                   .gain = t.in[1],
+                   .dx = t.d_in[0],
+                   .dweights = {.gain = t.d_in[1], .bias = t.d_in[2]},
+                   .write = c.write,
+                   .gate_weight = t.in[3],
+                   .dlogits = t.d_out[3]},
+                  dy);
   };
   op.reference = [c](const std::vector<Values>& in) {
     const reference::Normed normed = reference::layer_norm(in[0], in[1], in[2]);

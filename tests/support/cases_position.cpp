@@ -1,4 +1,4 @@
-#include "ops/carope.h"
+#include "ops/rotation.h"
 
 #include <fmt/ranges.h>
 
@@ -16,9 +16,20 @@ std::string label(std::int64_t heads, std::int64_t pairs, RotaryLayout layout) {
                      layout == RotaryLayout::kInterleaved ? "_interleaved" : "");
 }
 
-Carope options_of(const CaropeCase& c) {
-  return {
-      .heads = c.heads, .layout = c.layout, .exponent_start = c.exponent_start, .chunk = c.chunk};
+/// The rotation of a case, of q and k in qkv.
+Rotation rotation_of(const CaropeCase& c, const Sequence& seq, const Tensor& qkv) {
+  const QkvHeads parts = split_qkv(qkv, seq, c.heads, c.heads);
+  return {.q = parts.q,
+          .k = parts.k,
+          .layout = c.layout,
+          .pairs = c.pairs,
+          .exponent_start = c.exponent_start,
+          .chunk = c.chunk};
+}
+
+TensorSpec carry_spec(const CaropeCase& c, const Sequence& seq) {
+  const Rotation rotation{.k = {.count = c.heads}, .pairs = c.pairs, .chunk = c.chunk};
+  return rotation.carry_spec(seq);
 }
 
 std::string label(const CaropeCase& c) {
@@ -48,7 +59,7 @@ OpCase add_positions_case(const PositionsCase& c) {
        .write = c.write},
       {.name = "x", .shape = {c.seq.batch, c.seq.length, c.width}, .gradient_starts_as = 0}};
   op.outputs = {{.name = "y", .shape = {c.seq.batch, c.seq.length, c.width}, .starts_as = 1}};
-  add_documents(op, c.seq);
+  add_layout(op, c.seq);
   op.forward = [c](Context& ctx, const OpTensors& t) {
     add_positions(ctx, bind(c.seq, t), t.in[0], t.out[0]);
   };
@@ -69,7 +80,7 @@ OpCase sinusoid_case(const SinusoidCase& c) {
   op.inputs = {{.name = "x", .shape = {c.seq.batch, c.seq.length, c.width}, .scale = c.scale}};
   op.outputs = {{.name = "y", .shape = {c.seq.batch, c.seq.length, c.width}, .starts_as = 0}};
   op.constants = {{{c.width / 2}, rope_increments(c.width / 2, 10000.0)}};
-  add_documents(op, c.seq);
+  add_layout(op, c.seq);
   op.forward = [c](Context& ctx, const OpTensors& t) {
     add_sinusoid(ctx, bind(c.seq, t), t.constants[0], c.scale, t.out[0]);
   };
@@ -90,16 +101,22 @@ OpCase rotary_case(const RotaryCase& c) {
   op.outputs = {
       {.name = "rotated", .shape = {c.seq.batch, c.seq.length, 3 * width}, .starts_as = 0}};
   op.constants = {{{c.pairs}, rope_increments(c.pairs, c.base)}};
-  add_documents(op, c.seq);
-  const auto run = [c](Context& ctx, const OpTensors& t, Direction direction, const Tensor& qkv) {
-    rotary(ctx, {.heads = c.heads, .layout = c.layout, .increments = t.constants[0]},
-           bind(c.seq, t), direction, qkv);
+  add_layout(op, c.seq);
+  const auto rotation_of = [c](const OpTensors& t, const Tensor& qkv) {
+    const QkvHeads parts = split_qkv(qkv, bind(c.seq, t), c.heads, c.heads);
+    return Rotation{.q = parts.q,
+                    .k = parts.k,
+                    .layout = c.layout,
+                    .pairs = c.pairs,
+                    .increments = t.constants[0]};
   };
   op.forward = [=](Context& ctx, const OpTensors& t) {
-    run(ctx, t, Direction::kForward, t.out[0]);
+    rotate(ctx, rotation_of(t, t.out[0]), bind(c.seq, t));
   };
   op.backward = [=](Context& ctx, const OpTensors& t) {
-    run(ctx, t, Direction::kBackward, t.d_in[0]);
+    const Rotation gradients = rotation_of(t, t.d_in[0]);
+    rotate_backward(ctx, rotation_of(t, t.out[0]), bind(c.seq, t),
+                    {.dq = gradients.q, .dk = gradients.k});
   };
   op.reference = [c](const std::vector<Values>& in) {
     const Values phase = reference::rope_phase(c.seq, c.heads, c.pairs, c.base);
@@ -122,18 +139,23 @@ OpCase carope_case(const CaropeCase& c) {
                 .gradient_follows_rounding = true},
                {.name = "qkv", .shape = qkv, .gradient_starts_as = 0}};
   op.outputs = {{.name = "rotated", .shape = qkv, .starts_as = 1}};
-  op.saved = {{.spec = carope_carry_spec(options_of(c), seq, c.pairs)}};
-  add_documents(op, c.seq);
+  op.saved = {{.spec = carry_spec(c, seq)}};
+  add_layout(op, c.seq);
   op.forward = [c](Context& ctx, const OpTensors& t) {
-    carope(ctx, options_of(c), bind(c.seq, t), t.in[0], t.out[0], t.saved[0]);
+    const Sequence seq = bind(c.seq, t);
+    Rotation rotation = rotation_of(c, seq, t.out[0]);
+    rotation.logits = t.in[0];
+    rotation.carry = t.saved[0];
+    rotate(ctx, rotation, seq);
   };
   op.backward = [c](Context& ctx, const OpTensors& t) {
-    carope_backward(ctx, options_of(c), bind(c.seq, t),
-                    {.logits = t.in[0],
-                     .carry = t.saved[0],
-                     .qkv = t.out[0],
-                     .dqkv = t.d_in[1],
-                     .dlogits = t.d_in[0]});
+    const Sequence seq = bind(c.seq, t);
+    Rotation rotation = rotation_of(c, seq, t.out[0]);
+    rotation.logits = t.in[0];
+    rotation.carry = t.saved[0];
+    const QkvHeads gradients = split_qkv(t.d_in[1], seq, c.heads, c.heads);
+    rotate_backward(ctx, rotation, seq,
+                    {.dq = gradients.q, .dk = gradients.k, .dlogits = t.d_in[0]});
   };
   op.reference = [c](const std::vector<Values>& in) {
     return std::vector<Values>{reference_carope(c, in[0], in[1])};
@@ -158,17 +180,20 @@ OpCase carope_pieces_case(const CaropeCase& c, const std::vector<std::int64_t>& 
     op.outputs.push_back({.name = fmt::format("rotated{}", number),
                           .shape = qkv,
                           .starts_as = op.inputs.size() - 1});
-    op.saved.push_back({.spec = carope_carry_spec(options_of(c), seq, c.pairs)});
+    op.saved.push_back({.spec = carry_spec(c, seq)});
   }
   op.saved.push_back({.spec = {{c.seq.batch, c.heads, c.pairs}, DType::kU32}});
+  add_piece_offsets(op, pieces, c.seq.batch);
   op.forward = [=](Context& ctx, const OpTensors& t) {
     const Tensor& state = t.saved.back();
     clear(state.data<std::uint32_t>(), state.bytes(), state.device());
-    std::int64_t seen = 0;
     for (std::size_t i = 0; i < pieces.size(); ++i) {
-      carope(ctx, options_of(c), {.batch = c.seq.batch, .length = pieces[i], .offset = seen},
-             t.in[2 * i], t.out[i], t.saved[i], state);
-      seen += pieces[i];
+      const Sequence seq{.batch = c.seq.batch, .length = pieces[i], .offsets = t.constants[i]};
+      Rotation rotation = rotation_of(c, seq, t.out[i]);
+      rotation.logits = t.in[2 * i];
+      rotation.carry = t.saved[i];
+      rotation.state = state;
+      rotate(ctx, rotation, seq);
     }
   };
   op.reference = [=](const std::vector<Values>& in) {

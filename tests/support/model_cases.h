@@ -34,7 +34,6 @@ inline std::vector<ModelCase> model_cases() {
       {"carope_documents", "carope", {base}, true},
       {"carope_interleaved", "carope", {base, interleaved}},
       {"carope_exponent_from_1", "carope", {base, from_1}},
-      {"carope_short_chunks", "carope", {base, {"chunk", std::int64_t{2}}}, true},
       {"carope_embedding", "carope", {base, embedding}},
       {"carope_embedding_documents", "carope", {base, embedding}, true},
       {"carope_embedding_interleaved_exponent_from_1",

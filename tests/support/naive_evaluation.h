@@ -83,7 +83,8 @@ class Naive {
     if (documents_) {
       batch.seq.document_start = Tensor::of(starts, {1, length});
     }
-    Activations a = model_.plan(1, length, Purpose::kInference);
+    Activations a = model_.plan(
+        {.batch = 1, .length = length, .purpose = Purpose::kEvaluation, .documents = documents_});
     model_.loss(ctx_, batch, a);
     return {a.losses.f32(), a.losses.f32() + a.losses.size()};
   }

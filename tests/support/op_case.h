@@ -59,7 +59,9 @@ struct Output {
 /// A tensor that is no variable of the operation: tokens, document starts, increments, slopes.
 struct Constant {
   Shape shape;
-  std::variant<std::vector<std::int32_t>, std::vector<std::uint32_t>, std::vector<float>> values;
+  std::variant<std::vector<std::int32_t>, std::vector<std::uint32_t>, std::vector<float>,
+               std::vector<double>>
+      values;
 };
 
 /// What forward leaves for backward, or workspace.

@@ -24,7 +24,8 @@ struct Sequence {
   std::int64_t batch = 1;
   std::int64_t length = 1;
   std::vector<std::vector<std::int64_t>> document_starts{};  // empty: one document a row
-  std::int64_t offset = 0;
+  std::int64_t offset = 0;                                   // tokens that row 0 has seen before
+  std::int64_t offset_step = 0;  // and how many more each row has than the one before it
 
   std::int64_t tokens() const { return batch * length; }
 
@@ -40,7 +41,7 @@ struct Sequence {
     return start;
   }
   std::int64_t position_of(std::int64_t b, std::int64_t t) const {
-    return offset + t - start_of(b, t);
+    return offset + b * offset_step + t - start_of(b, t);
   }
 };
 

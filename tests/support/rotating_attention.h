@@ -19,6 +19,19 @@ struct AttentionSize {
   std::int64_t batch, length, heads;
 };
 
+/// Whether the first GPU rotates and attends over rows of this length.
+inline bool is_served(std::int64_t length, DType type = DType::kBF16, std::int64_t dim = kDim,
+                      bool documents = false, bool slopes = false) {
+  return serves_rotate_and_attend({DeviceKind::kCuda, 0}, {.dtype = type,
+                                                           .heads = 1,
+                                                           .key_heads = 1,
+                                                           .head_dim = dim,
+                                                           .length = length,
+                                                           .rotary_dim = dim,
+                                                           .documents = documents,
+                                                           .slopes = slopes});
+}
+
 /// What a call is about, and memory for its tensors.
 struct AttentionCall {
   AttentionCall(Context& context, const AttentionSize& size)
@@ -39,6 +52,12 @@ struct AttentionCall {
   }
   Tensor make_phases() {
     return make({seq.batch, seq.length, attention.heads, kPairs}, DType::kU16);
+  }
+
+  /// Of q and k in qkv, without angles yet.
+  Rotation rotation(const Tensor& qkv, RotaryLayout layout) const {
+    const QkvHeads parts = split_qkv(qkv, seq, attention.heads, attention.heads);
+    return {.q = parts.q, .k = parts.k, .layout = layout, .pairs = kPairs};
   }
 
   Context& ctx;
@@ -80,7 +99,7 @@ class RotatingAttentionTest : public testing::TestWithParam<AttentionSize> {
     if (!has_gpu()) {
       GTEST_SKIP() << "no GPU is present";
     }
-    if (!attention_goes_through({DeviceKind::kCuda, 0}, DType::kBF16, kDim, GetParam().length)) {
+    if (!is_served(GetParam().length)) {
       GTEST_SKIP() << "this GPU has no attention that rotates";
     }
   }

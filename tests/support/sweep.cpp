@@ -79,6 +79,7 @@ void add_embeddings(Cases& cases) {
     add({.batch = 2, .length = 17, .document_starts = documents}, 6, 20);
     add({.batch = 3, .length = 65}, 70, 66);
     add({.batch = 2, .length = 3, .offset = 5}, 4, 9);
+    add({.batch = 2, .length = 3, .offset = 1, .offset_step = 2}, 4, 9);
   }
   for (const float scale : {1.0F, 0.0283F}) {
     const auto add = [&](const Sequence& seq, std::int64_t width) {
@@ -133,6 +134,7 @@ void add_rotary(Cases& cases) {
       add({.batch = 1, .length = 20, .document_starts = {{0, 9}}}, 2, pairs);
     }
     add({.batch = 2, .length = 5, .offset = 1000}, 2, 9);
+    add({.batch = 3, .length = 5, .offset = 10, .offset_step = 77}, 2, 8);
   }
 }
 
@@ -183,6 +185,38 @@ void add_carope(Cases& cases) {
     add({.batch = 2, .length = 17}, 4, {17});
     add({.batch = 2, .length = 17}, 4, {9, 1, 1, 6});
     add({.batch = 3, .length = 30}, 7, {7, 14, 1, 8});
+  }
+}
+
+void add_rotations(Cases& cases) {
+  for (const RotaryLayout layout : kLayouts) {
+    for (const bool gated : {false, true}) {
+      const auto add = [&](RotationCase c) {
+        c.layout = layout;
+        c.gated = gated;
+        cases.push_back(rotation_case(c));
+      };
+      add({.seq = {.batch = 2, .length = 9}, .heads = 6, .key_heads = 2, .pairs = 8});
+      add({.seq = {.batch = 2, .length = 19, .document_starts = {{0, 4, 5}, {0, 16}}},
+           .heads = 4,
+           .key_heads = 1,
+           .pairs = 3,
+           .idle = 4,
+           .magnitude = 1.25F,
+           .chunk = 7});
+      add({.seq = {.batch = 1, .length = 130},
+           .heads = 4,
+           .key_heads = 4,
+           .pairs = 16,
+           .idle = 32,
+           .ratios = gated,
+           .chunk = 32});
+      add({.seq = {.batch = 1, .length = 40},
+           .heads = 6,
+           .key_heads = 3,
+           .pairs = 32,
+           .ratios = gated});
+    }
   }
 }
 
@@ -286,6 +320,7 @@ std::vector<OpCase> all_test_cases() {
   add_losses(cases);
   add_rotary(cases);
   add_carope(cases);
+  add_rotations(cases);
   add_attention(cases);
   add_optimizer(cases);
   return cases;

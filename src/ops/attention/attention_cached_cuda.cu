@@ -1,7 +1,6 @@
 #include "ops/attention/attention_problem.cuh"
 #include "ops/attention/partial_softmax.cuh"
 #include "ops/cuda/early_start.cuh"
-#include "ops/cuda/sequence.cuh"
 
 namespace carope::cuda {
 namespace {
@@ -17,15 +16,16 @@ constexpr int kKeysAtOnce = 4;       // that a thread has on the way
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     append(const T* qkv, T* keys, T* values, int batch, int length, int width,
-           std::int64_t capacity, int offset) {
+           std::int64_t capacity, const std::int32_t* offsets) {
   const std::int64_t pieces = width / N;
   const std::int64_t count = static_cast<std::int64_t>(batch) * length * pieces;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
        i += static_cast<std::int64_t>(gridDim.x) * kThreads) {
     const std::int64_t token = i / pieces;
     const std::int64_t column = i % pieces * N;
-    const std::int64_t slot =
-        (token / length * capacity + offset + token % length) * width + column;
+    const std::int64_t b = token / length;
+    const int offset = offsets != nullptr ? offsets[b] : 0;
+    const std::int64_t slot = (b * capacity + offset + token % length) * width + column;
     const T* row = qkv + token * 3 * width + column;
     const auto k = Vec<T, N>::load(row + width);
     const auto v = Vec<T, N>::load(row + 2 * width);
@@ -49,11 +49,10 @@ template <class T>
 struct Decoding {
   Problem<T> p;
   Rows<T> keys, values;  // of the cache
-  Offset offset;
-  int unit;        // keys that a block takes at once
-  int most_parts;  // that the keys of a query and head are split into
-  float* parts;    // [row, part, 2 + D] max, sum and the weighted sum of values
-  int* arrived;    // [row] parts that are done; 0 before and after
+  int unit;              // keys that a block takes at once
+  int most_parts;        // that the keys of a query and head are split into
+  float* parts;          // [row, part, 2 + D] max, sum and the weighted sum of values
+  int* arrived;          // [row] parts that are done; 0 before and after
 };
 
 /// Which part of the keys of which query and head a block works on. Where only the device knows how
@@ -72,7 +71,7 @@ struct Place {
         t(row / d.p.heads % d.p.queries),
         h(row % d.p.heads),
         part(blockIdx.x % d.most_parts),
-        offset(static_cast<int>(d.offset.value())),
+        offset(d.p.offset(b)),
         position(offset + t) {
     const int units = position / d.unit + 1;
     const int keys = (units + d.most_parts - 1) / d.most_parts * d.unit;  // a part
@@ -343,8 +342,7 @@ struct Arrivals {
   Memory memory;
 };
 
-/// The split depends on how many keys there are, not on who knows: a token's bits are the same
-/// whether its offset is a number here or on the device.
+/// The split depends on how many keys a row has, which only the device knows.
 template <class T>
 void decode(Context& ctx, Decoding<T> d, std::int64_t capacity) {
   const int dim = d.p.dim;
@@ -384,7 +382,7 @@ void append_all(Context& ctx, const Sequence& seq, const Tensor& qkv, const KeyV
          std::min<std::int64_t>(ceil_div<std::int64_t>(pieces, kThreads), 4096), kThreads, 0,
          stream_of(ctx), static_cast<const T*>(new_rows), keys, values, static_cast<int>(seq.batch),
          static_cast<int>(seq.length), static_cast<int>(width), capacity,
-         static_cast<int>(seq.offset));
+         static_cast<const std::int32_t*>(seq.offsets.raw()));
 }
 
 }  // namespace
@@ -399,8 +397,7 @@ void attention_cached(Context& ctx, const Attention& attention, const Sequence& 
       decode<T>(ctx,
                 {.p = problem,
                  .keys = rows_of<T>(cache.keys, capacity),
-                 .values = rows_of<T>(cache.values, capacity),
-                 .offset = Offset(seq)},
+                 .values = rows_of<T>(cache.values, capacity)},
                 capacity);
       return;
     }

@@ -68,7 +68,8 @@ __device__ void finish(const Problem<bf16>& p, const Gradients<bf16>& g, SharedM
 
 /// A warpgroup's part: the keys it owns, and dq of every other tile.
 template <class Way>
-__device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const Input& input,
+__device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g,
+                        const RotationArgs& rotation, const RotationOutputs& outputs,
                         SharedMemory& shared, int group) {
   const int warp = threadIdx.x % kGroupThreads / kWarp;
   const int lane = threadIdx.x % kWarp;
@@ -202,7 +203,7 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
       LaneTurns<Way> turns;
       constexpr bool kFromMemory = Way::kTurn == Turn::kPhases;
       if constexpr (kFromMemory) {
-        turns.load(input, p, head, own);  // they come while dq is computed
+        turns.load(rotation, p, head, own);  // they come while dq is computed
       }
       wait_at<kConsumers>(written_for(group));
       if (group == 1) {
@@ -234,7 +235,7 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
         add_kept(dq, kept_at(own));
       }
       if constexpr (!kFromMemory) {
-        turns.load(input, p, head, own);
+        turns.load(rotation, p, head, own);
       }
       finish(p, g, shared,
              {group, head, own, block == 0, k, shared_address(shared.queries[stage]),
@@ -242,8 +243,8 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
               barrier_at(shared.torque_there[blocks % 2][group])},
              turns, dq, dk, dv);
     }
-    if (Way::kGoesOn && input.shares != nullptr) {
-      write_shares(p, shared, input.shares, group, head);
+    if (Way::kGoesOn && outputs.column_sums != nullptr) {
+      write_shares(p, shared, outputs.column_sums, group, head);
     }
   }
   if (group == 1) {
@@ -254,8 +255,8 @@ __device__ void consume(const Problem<bf16>& p, const Gradients<bf16>& g, const 
 /// Elsewhere than on Hopper an empty kernel, which does not take blocks of this size.
 template <class Way>
 __global__ void __launch_bounds__(kHopper ? kThreads : kWarp, 1)
-    all_gradients(const Problem<bf16> p, const Gradients<bf16> g, const Input input,
-                  const __grid_constant__ Matrices from) {
+    all_gradients(const Problem<bf16> p, const Gradients<bf16> g, const RotationArgs rotation,
+                  const RotationOutputs outputs, const __grid_constant__ Matrices from) {
   if constexpr (kHopper) {
     extern __shared__ __align__(1024) std::byte memory[];
     SharedMemory& shared = *reinterpret_cast<SharedMemory*>(memory);
@@ -268,16 +269,17 @@ __global__ void __launch_bounds__(kHopper ? kThreads : kWarp, 1)
     const int group = __shfl_sync(kAllLanes, threadIdx.x / kGroupThreads, 0);
     if (group < kGroups) {
       take_registers<kConsumerRegisters>();
-      consume<Way>(p, g, input, shared, group);
+      consume<Way>(p, g, rotation, outputs, shared, group);
     } else {
       leave_registers<kProducerRegisters>();
-      produce<Way>(p, input, from, shared);
+      produce<Way>(p, rotation, outputs, from, shared);
     }
   }
 }
 
 template <class Way>
-void start(Context& ctx, const Problem<bf16>& p, const Gradients<bf16>& g, const Input& input) {
+void start(Context& ctx, const Problem<bf16>& p, const Gradients<bf16>& g,
+           const RotationArgs& rotation, const RotationOutputs& outputs) {
   const auto tiles = [&](const bf16* data, std::int64_t columns) {
     const TensorSpec spec{{static_cast<std::int64_t>(p.batch) * p.queries, columns}, DType::kBF16};
     return tiles_of({const_cast<bf16*>(data), spec, ctx.device()}, kTile);
@@ -285,32 +287,12 @@ void start(Context& ctx, const Problem<bf16>& p, const Gradients<bf16>& g, const
   const Matrices from{.qkv = tiles(p.q.data, p.q.row_stride),
                       .dout = tiles(g.dout.data, g.dout.row_stride)};
   launch(all_gradients<Way>, std::min(multiprocessors(ctx), p.batch * p.heads), kThreads,
-         sizeof(SharedMemory), stream_of(ctx), p, g, input, from);
-}
-
-/// Starts the kernel that goes through just that input.
-void start_through(Context& ctx, const Problem<bf16>& p, const Gradients<bf16>& g,
-                   RotaryLayout layout, const Input& input) {
-  constexpr auto kHalf = RotaryLayout::kHalf;
-  constexpr auto kInterleaved = RotaryLayout::kInterleaved;
-  const bool half = layout == kHalf;
-  const auto kernel = [&] {
-    if (input.phases != nullptr) {
-      return half ? start<GoesOn<Turn::kPhases, kHalf>>
-                  : start<GoesOn<Turn::kPhases, kInterleaved>>;
-    }
-    if (input.increments != nullptr) {
-      return half ? start<GoesOn<Turn::kIncrements, kHalf>>
-                  : start<GoesOn<Turn::kIncrements, kInterleaved>>;
-    }
-    return start<GoesOn<Turn::kNone, kHalf>>;
-  }();
-  kernel(ctx, p, g, input);
+         sizeof(SharedMemory), stream_of(ctx), p, g, rotation, outputs, from);
 }
 
 /// Whether the current device has this kernel, and it takes heads of this dimension within one
 /// document.
-bool takes(std::int64_t dim, std::int64_t length) {
+bool serves(std::int64_t dim, std::int64_t length) {
   if (dim != kDim || length == 0 || length % (kGroups * kTile) != 0 || length > kMaxTiles * kTile) {
     return false;
   }
@@ -319,63 +301,66 @@ bool takes(std::int64_t dim, std::int64_t length) {
   return compiled.maxThreadsPerBlock >= kThreads;
 }
 
-bool takes(const Problem<bf16>& p) {
-  return p.offset == 0 && p.document_start == nullptr && p.slopes == nullptr &&
-         takes(p.dim, p.queries);
-}
-
 }  // namespace
 
-bool hopper_backward(Context& ctx, const Problem<bf16>& p, const Gradients<bf16>& g) {
-  if (!takes(p)) {
-    return false;
-  }
-  start<EndsHere>(ctx, p, g, {});
-  return true;
+bool hopper_serves_backward(const Problem<bf16>& p, const Gradients<bf16>& g) {
+  return p.offsets == nullptr && p.document_start == nullptr && p.slopes == nullptr &&
+         suits_tensor_cores(p, g) && serves(p.dim, p.queries);
 }
 
-bool attention_backward_through(Context& ctx, const Attention& attention, const Sequence& seq,
-                                const AttentionBackward& args, const AttentionInput& input) {
-  if (args.qkv.dtype() != DType::kBF16) {
-    return false;
-  }
-  const auto problem = problem_of<bf16>(attention, seq, args);
-  const auto gradients = gradients_of<bf16>(seq, args);
-  if (!suits_tensor_cores(problem, gradients) || !takes(problem)) {
-    return false;
-  }
-  Input through;
-  if (input.increments) {
-    through.increments = input.increments.data<std::uint32_t>();
-  }
-  if (input.phases) {
-    through.phases = input.phases.data<std::uint16_t>();
-    through.logits = input.logits.f32();
-    through.dlogits = input.dlogits.f32();
-    through.exponent_start = static_cast<int>(input.exponent_start);
-  }
-  if (!aligned16(through.phases)) {
-    return false;
-  }
-  const std::int64_t width = attention.heads * kDim;
-  Tensor shares;
-  if (input.bias_gradient) {
-    shares = ctx.scratch({{seq.batch * kGroups, 3, width}});
-    through.shares = shares.f32();
-  }
-  start_through(ctx, problem, gradients, input.layout, through);
-  if (shares) {
-    const Tensor sums = input.bias_gradient.reshape({3, width});
-    const Tensor totals[] = {sums.slice_rows(0, 1), sums.slice_rows(1, 2), sums.slice_rows(2, 3)};
-    add_shares(ctx, shares, totals, input.write);
-  }
-  return true;
-}
-
-bool attention_goes_through(Device device, DType dtype, std::int64_t head_dim,
-                            std::int64_t length) {
-  const CurrentDevice current(device.index);
-  return dtype == DType::kBF16 && takes(head_dim, length);
+void hopper_backward(Context& ctx, const Problem<bf16>& p, const Gradients<bf16>& g) {
+  start<EndsHere>(ctx, p, g, RotationArgs({}, {}), {});
 }
 
 }  // namespace carope::cuda::tiled
+
+namespace carope::cuda {
+
+bool serves_rotate_and_attend(Device device, const RotatingAttention& shape) {
+  const CurrentDevice current(device.index);
+  const bool turns_whole_heads = shape.rotary_dim == 0 || shape.rotary_dim == shape.head_dim;
+  return shape.dtype == DType::kBF16 && shape.heads == shape.key_heads && turns_whole_heads &&
+         !shape.documents && !shape.slopes && !shape.ratios &&
+         tiled::serves(shape.head_dim, shape.length);
+}
+
+void rotate_and_attend_backward(Context& ctx, const Attention& attention, const Sequence& seq,
+                                const Rotation& rotation, const AttentionBackward& args,
+                                const RotateAndAttendGradients& gradients) {
+  using namespace tiled;
+  constexpr auto kHalf = RotaryLayout::kHalf;
+  constexpr auto kInterleaved = RotaryLayout::kInterleaved;
+  const auto problem = problem_of<bf16>(attention, seq, args);
+  const auto parts = gradients_of<bf16>(seq, args);
+  const RotationArgs turns(rotation, seq);
+  check<ShapeError>(suits_tensor_cores(problem, parts) && aligned16(turns.phases),
+                    "attention's tensors must begin at multiples of 16 bytes");
+  const std::int64_t width = attention.heads * kDim;
+  RotationOutputs outputs{.dlogits = data_of<float>(gradients.dlogits)};
+  Tensor sums;
+  if (gradients.dbias) {
+    sums = ctx.scratch({{seq.batch * kGroups, 3, width}});
+    outputs.column_sums = sums.f32();
+  }
+  const bool half = rotation.layout == kHalf;
+  const auto kernel = [&] {
+    if (rotation.logits) {
+      return half ? start<GoesOn<Turn::kPhases, kHalf>>
+                  : start<GoesOn<Turn::kPhases, kInterleaved>>;
+    }
+    if (rotation.increments) {
+      return half ? start<GoesOn<Turn::kIncrements, kHalf>>
+                  : start<GoesOn<Turn::kIncrements, kInterleaved>>;
+    }
+    return start<GoesOn<Turn::kNone, kHalf>>;
+  }();
+  kernel(ctx, problem, parts, turns, outputs);
+  if (sums) {
+    const Tensor total = gradients.dbias.reshape({3, width});
+    const Tensor totals[] = {total.slice_rows(0, 1), total.slice_rows(1, 2),
+                             total.slice_rows(2, 3)};
+    add_shares(ctx, sums, totals, gradients.write);
+  }
+}
+
+}  // namespace carope::cuda

@@ -30,15 +30,6 @@ struct alignas(1024) ForwardMemory {
 };
 static_assert(sizeof(ForwardMemory) <= 227 * 1024);  // what Hopper lends a block
 
-/// What is to be rotated, and how.
-struct Turns {
-  bf16* qkv;                                  // [B, T, 3, H, D]
-  const std::uint32_t* increments = nullptr;  // [P]
-  const float* logits = nullptr;              // [B, T, H]
-  int exponent_start = 0;
-  std::uint16_t* phases = nullptr;  // [B, T, H, P], written with logits
-};
-
 __device__ inline void init_barriers(ForwardMemory& shared) {
   for (int i = 0; i < kSlots; ++i) {
     barrier_at(shared.filled[i]).init(kGroupThreads);
@@ -53,11 +44,11 @@ __device__ inline void init_barriers(ForwardMemory& shared) {
 template <Turn kTurn, RotaryLayout kLayout>
 class Bringer {
  public:
-  __device__ Bringer(const Problem<bf16>& p, const Turns& turns, ForwardMemory& shared)
+  __device__ Bringer(const Problem<bf16>& p, const RotationArgs& rotation, ForwardMemory& shared)
       : p_(p),
-        turns_(turns),
+        rotation_(rotation),
         shared_(shared),
-        phases_(p, turns.logits, turns.exponent_start, shared.phases),
+        phases_(p, rotation.logits, rotation.exponent_start, shared.phases),
         group_(threadIdx.x % kPairGroups) {
     // Eight lanes access shared memory together: two rows, which must meet different banks.
     const int row = threadIdx.x % kWarp / kPairGroups;
@@ -71,7 +62,7 @@ class Bringer {
     if constexpr (kTurn == Turn::kIncrements) {
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
-        increments_[i] = turns.increments[group_ * kGroup + i];
+        increments_[i] = rotation.increments[group_ * kGroup + i];
       }
     }
   }
@@ -110,14 +101,15 @@ class Bringer {
   static constexpr bool kHalf = kLayout == RotaryLayout::kHalf;
   using Pairs = Group<bf16, kHalf ? Access::kHalf : Access::kInterleaved>;
 
-  /// From the beginning of qkv to the thread's first row of q; k and v are one and two `width`s on.
-  __device__ std::int64_t query_at(const Cursor& at) const {
-    return static_cast<std::int64_t>(at.token) * (3 * width()) + at.number_of_head * kDim;
+  /// The thread's first row of q; k and v are one and two `width`s on.
+  __device__ bf16* query_at(const Cursor& at) const {
+    return static_cast<bf16*>(rotation_.q.data) +
+           static_cast<std::int64_t>(at.token) * (3 * width()) + at.number_of_head * kDim;
   }
   __device__ int width() const { return p_.heads * kDim; }
 
   __device__ void start(int n, const Cursor& at) const {
-    const bf16* const query = turns_.qkv + query_at(at);
+    const bf16* const query = query_at(at);
     copy(shared_.queries[n % kQuerySlots], query);
     copy(shared_.keys[n % kSlots], query + width());
     copy(shared_.values[n % kSlots], query + 2 * width());
@@ -139,13 +131,16 @@ class Bringer {
   /// on.
   __device__ void finish(int n, const Cursor& at) const {
     if constexpr (kTurn != Turn::kNone) {
-      bf16* const query = turns_.qkv + query_at(at);
-      std::uint16_t* const phases = turns_.phases + at.gate(p_) * kPairs + group_ * kGroup;
+      bf16* const query = query_at(at);
+      std::uint16_t* const phases = rotation_.phases == nullptr
+                                        ? nullptr
+                                        : rotation_.phases + at.gate(p_) * kPairs + group_ * kGroup;
 #pragma unroll
       for (int i = 0; i < kRowsEach; ++i) {
         std::uint32_t phase[kGroup];
-        take_phases(phase, at.tile, i, phases + i * kRowStep * p_.heads * kPairs);
-        const auto rotation = Rotation::by<bf16>(phase, Direction::kForward);
+        take_phases(phase, at.tile, i,
+                    phases == nullptr ? nullptr : phases + i * kRowStep * p_.heads * kPairs);
+        const auto rotation = GroupRotation::by<bf16>(phase, Direction::kForward);
         bf16* const row = query + i * kRowStep * 3 * width();
         rotate(shared_.queries[n % kQuerySlots], i, row, rotation, spoils(at.tile, i));
         rotate(shared_.keys[n % kSlots], i, row + width(), rotation, false);
@@ -155,8 +150,8 @@ class Bringer {
     barrier_at(shared_.filled[n % kSlots]).arrive();
   }
 
-  /// The phases of one of the thread's rows. Those that were computed are left at `to` for the
-  /// backward pass; the rotation is by what is left, so that it can be undone.
+  /// The phases of one of the thread's rows. Those that were computed are rounded, so that the
+  /// backward pass can undo the rotation by what is stored at `to`, unless that is null.
   __device__ void take_phases(std::uint32_t (&phase)[kGroup], int tile, int i,
                               std::uint16_t* to) const {
     if constexpr (kTurn == Turn::kIncrements) {
@@ -167,7 +162,9 @@ class Bringer {
       }
     } else {
       const uint4 eight = phases_.eight(row_of_warp_ + i * kRowStep, group_);
-      __stwb(reinterpret_cast<uint4*>(to), eight);
+      if (to != nullptr) {
+        __stwb(reinterpret_cast<uint4*>(to), eight);
+      }
       const std::uint32_t two[] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
       for (int j = 0; j < kGroup; ++j) {
@@ -181,7 +178,7 @@ class Bringer {
     return kTurn == Turn::kPhases && phases_.passes_on_nan(tile, row_of_warp_ + i * kRowStep);
   }
 
-  __device__ void rotate(TileBytes& bytes, int i, bf16* to, const Rotation& rotation,
+  __device__ void rotate(TileBytes& bytes, int i, bf16* to, const GroupRotation& rotation,
                          bool to_nan) const {
     std::byte* const row = bytes + i * kRowStep * Rows64::kRowBytes;
     auto* const first = reinterpret_cast<bf16*>(row + offset_[0]);
@@ -196,7 +193,7 @@ class Bringer {
   }
 
   const Problem<bf16>& p_;
-  const Turns& turns_;
+  const RotationArgs& rotation_;
   ForwardMemory& shared_;
   TilePhases phases_;
   int group_;        // of pairs

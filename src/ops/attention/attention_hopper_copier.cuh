@@ -172,7 +172,8 @@ class Copier {
 
 /// The copying group.
 template <class Way>
-__device__ void produce(const Problem<bf16>& p, const Input& input, const Matrices& from,
+__device__ void produce(const Problem<bf16>& p, const RotationArgs& rotation,
+                        const RotationOutputs& outputs, const Matrices& from,
                         SharedMemory& shared) {
   const int tiles = p.queries / kTile;
   const int heads = p.batch * p.heads;
@@ -205,7 +206,7 @@ __device__ void produce(const Problem<bf16>& p, const Input& input, const Matric
       }
     }
     if (Way::kGate && n == gates.due()) {
-      gates.add_block(p, input, shared);
+      gates.add_block(p, rotation, outputs, shared);
     }
     if (more) {
       if (first) {
@@ -217,7 +218,7 @@ __device__ void produce(const Problem<bf16>& p, const Input& input, const Matric
         if constexpr (Way::kTurn == Turn::kPhases) {
           static_assert(kGroups * kTile == kGroupThreads);  // a thread for each token
           prefetch_l2(
-              pairs_of(input.phases, p, now.head, kGroups * now.block * kTile + read_thread()));
+              pairs_of(rotation.phases, p, now.head, kGroups * now.block * kTile + read_thread()));
         }
         copier.hand_over(now.block, now.tile, stage);
         ++blocks;

@@ -199,7 +199,7 @@ class Attender {
 /// Elsewhere than on Hopper an empty kernel, which does not take blocks of this size.
 template <Turn kTurn, RotaryLayout kLayout>
 __global__ void __launch_bounds__(kHopper ? kThreads : kWarp, 1)
-    rotate_and_attend(const Problem<bf16> p, const Turns turns) {
+    rotate_and_attend(const Problem<bf16> p, const RotationArgs rotation) {
   if constexpr (kHopper) {
     extern __shared__ __align__(1024) std::byte memory[];
     ForwardMemory& shared = *reinterpret_cast<ForwardMemory*>(memory);
@@ -214,65 +214,45 @@ __global__ void __launch_bounds__(kHopper ? kThreads : kWarp, 1)
       Attender(p, shared, group).run();
     } else {
       leave_registers<kBringingRegisters>();
-      Bringer<kTurn, kLayout>(p, turns, shared).run();
+      Bringer<kTurn, kLayout>(p, rotation, shared).run();
     }
   }
 }
 
 template <Turn kTurn, RotaryLayout kLayout>
-void start(Context& ctx, const Problem<bf16>& p, const Turns& turns) {
+void start(Context& ctx, const Problem<bf16>& p, const RotationArgs& rotation) {
   launch(rotate_and_attend<kTurn, kLayout>, std::min(multiprocessors(ctx), p.batch * p.heads),
-         kThreads, sizeof(ForwardMemory), stream_of(ctx), p, turns);
+         kThreads, sizeof(ForwardMemory), stream_of(ctx), p, rotation);
 }
 
-/// Starts the kernel that rotates by what is given.
-void start(Context& ctx, const Problem<bf16>& p, RotaryLayout layout, const Turns& turns) {
+}  // namespace
+}  // namespace carope::cuda::tiled
+
+namespace carope::cuda {
+
+void rotate_and_attend(Context& ctx, const Attention& attention, const Sequence& seq,
+                       const Rotation& rotation, const Tensor& qkv, const Tensor& out,
+                       const Tensor& logsumexp) {
+  using tiled::start;
+  using tiled::Turn;
   constexpr auto kHalf = RotaryLayout::kHalf;
   constexpr auto kInterleaved = RotaryLayout::kInterleaved;
-  const bool half = layout == kHalf;
+  const RotationArgs args(rotation, seq);
+  check<ShapeError>(aligned16(qkv.raw(), out.raw(), args.phases),
+                    "qkv, its phases and attention's result must begin at multiples of 16 bytes");
+  auto problem = tiled::problem_of<bf16>(attention, seq, qkv, out);
+  problem.logsumexp = logsumexp.f32();
+  const bool half = rotation.layout == kHalf;
   const auto kernel = [&] {
-    if (turns.logits != nullptr) {
+    if (rotation.logits) {
       return half ? start<Turn::kPhases, kHalf> : start<Turn::kPhases, kInterleaved>;
     }
-    if (turns.increments != nullptr) {
+    if (rotation.increments) {
       return half ? start<Turn::kIncrements, kHalf> : start<Turn::kIncrements, kInterleaved>;
     }
     return start<Turn::kNone, kHalf>;
   }();
-  kernel(ctx, p, turns);
+  kernel(ctx, problem, args);
 }
 
-}  // namespace
-
-bool attention_rotates(Context& ctx, const Attention& attention, const Sequence& seq,
-                       const Tensor& qkv) {
-  return !attention.slopes && !seq.document_start && seq.offset == 0 && aligned16(qkv.raw()) &&
-         tiled::attention_goes_through(ctx.device(), qkv.dtype(), qkv.cols() / 3 / attention.heads,
-                                       seq.length);
-}
-
-bool attention_through(Context& ctx, const Attention& attention, const Sequence& seq,
-                       const AttentionInput& input, const Tensor& qkv, const Tensor& out,
-                       const Tensor& logsumexp) {
-  if (!tiled::attention_rotates(ctx, attention, seq, qkv) || !aligned16(out.raw())) {
-    return false;
-  }
-  Turns turns{.qkv = data_of<bf16>(qkv)};
-  if (input.increments) {
-    turns.increments = input.increments.data<std::uint32_t>();
-  }
-  if (input.logits) {
-    turns.logits = input.logits.f32();
-    turns.exponent_start = static_cast<int>(input.exponent_start);
-    turns.phases = input.phases.data<std::uint16_t>();
-  }
-  if (!aligned16(turns.phases)) {
-    return false;
-  }
-  auto problem = problem_of<bf16>(attention, seq, qkv, out);
-  problem.logsumexp = logsumexp.f32();
-  start(ctx, problem, input.layout, turns);
-  return true;
-}
-
-}  // namespace carope::cuda::tiled
+}  // namespace carope::cuda

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "ops/attention/attention_hopper_tiles.cuh"
+#include "ops/gate.h"
 
 // From torque, the gradient of phases, to the gradient of the gates that the phases came from,
 //   dz(t) = -f σ(z) Σ_p e f^e G_p(t) with e = p + exponent_start,
@@ -10,23 +11,34 @@
 // on.
 namespace carope::cuda::tiled {
 
-/// log2(f), and the factor that makes dz of -Σ e f^e G: f σ(z). Even the 31st power of what fp32
-/// gives is far better than torque from factors in bf16.
-struct QuickGate {
-  float log2, slope;
-
-  __device__ explicit QuickGate(float logit) {
-    const float decayed = __expf(-fabsf(logit));
-    // log(1 + e^-|z|) = 2 atanh(s)
-    const float s = __fdividef(decayed, 2.0F + decayed);
+/// The special function unit's arithmetic. Even the 31st power of what fp32 gives is far better
+/// than torque from factors in bf16.
+struct QuickMath {
+  static __device__ float abs(float x) { return fabsf(x); }
+  static __device__ float max(float a, float b) { return fmaxf(a, b); }
+  static __device__ float divide(float a, float b) { return __fdividef(a, b); }
+  static __device__ float exp_of_negative(float x) { return __expf(x); }
+  /// As 2 atanh(s).
+  static __device__ float log1p(float y) {
+    const float s = __fdividef(y, 2.0F + y);
     const float s2 = s * s;
     float series = 1.0F / 15;
 #pragma unroll
     for (int k = 13; k > 0; k -= 2) {
       series = fmaf(series, s2, 1.0F / static_cast<float>(k));
     }
-    const float frequency = __fdividef(1.0F, fmaf(2.0F * s, series, fmaxf(logit, 0.0F)) + 1.0F);
-    slope = frequency * __fdividef(logit < 0.0F ? decayed : 1.0F, 1.0F + decayed);
+    return 2.0F * s * series;
+  }
+};
+
+/// log2(f), and the factor that makes dz of -Σ e f^e G: f σ(z).
+struct QuickGate {
+  float log2, slope;
+
+  __device__ explicit QuickGate(float logit) {
+    const float decayed = gate::decayed<QuickMath>(logit);
+    const float frequency = gate::frequency<QuickMath>(logit, decayed);
+    slope = frequency * gate::sigmoid<QuickMath>(logit, decayed);
     constexpr float kTiny = -1000.0F;  // no power but the zeroth is left of it
     log2 = fmaxf(__log2f(frequency), kTiny);
   }
@@ -50,17 +62,18 @@ class GateGradients {
   __device__ bool done(const Problem<bf16>& p) const { return head_ >= p.batch * p.heads; }
 
   /// Waits for the torque of the next block of keys, and writes its tokens' gradients.
-  __device__ void add_block(const Problem<bf16>& p, const Input& input, SharedMemory& shared) {
+  __device__ void add_block(const Problem<bf16>& p, const RotationArgs& rotation,
+                            const RotationOutputs& outputs, SharedMemory& shared) {
     static_assert(kGroups == 2);
     unsigned at = first_gate(p);
     const unsigned step = kTile * p.heads;  // to the gate in the next tile
-    QuickGate gate(input.logits[at]);
-    const QuickGate next(input.logits[at + step]);
+    QuickGate gate(rotation.logits[at]);
+    const QuickGate next(rotation.logits[at + step]);
 #pragma unroll 1
     for (int group = 0; group < kGroups; ++group) {
-      const float total = add_tile(shared, group, gate.log2, input.exponent_start);
+      const float total = add_tile(shared, group, gate.log2, rotation.exponent_start);
       if (read_thread() % kWarp < kTokens) {
-        input.dlogits[at] = gate.slope * total;
+        outputs.dlogits[at] = gate.slope * total;
       }
       gate = next;
       at += step;

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "ops/attention/attention_hopper_tiles.cuh"
-#include "ops/carope/carope_scan.cuh"
+#include "ops/rotation/gated_scan.cuh"
 
 // The phases that CARoPE turns q and k by, as the group of threads that brings tiles computes them
 // from gate logits, tile after tile of each head. A warp has a quarter of a tile's tokens, and

@@ -121,6 +121,7 @@ __device__ void score(Sums& sums, SharedTile* a_tile, SharedTile* b_tile, int di
 /// Calls visit(i, j, query, key, seen) for the scores of this thread.
 template <class T, class Visit>
 __device__ void for_each_score(const Problem<T>& p, int b, int query, int key, const Visit& visit) {
+  const int offset = p.offset(b);
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int q = query + row() + kSide * i;
@@ -128,7 +129,7 @@ __device__ void for_each_score(const Problem<T>& p, int b, int query, int key, c
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       const int k = key + column() + kSide * j;
-      visit(i, j, q, k, k >= first && k <= p.offset + q);
+      visit(i, j, q, k, k >= first && k <= offset + q);
     }
   }
 }
@@ -175,7 +176,7 @@ __global__ void __launch_bounds__(kThreads) attend(const Problem<T> p) {
   const T* k = p.k.head(slab.b, slab.h, p.dim);
   const T* v = p.v.head(slab.b, slab.h, p.dim) + slab.first;
   const float slope = p.slope(slab.h);
-  const int last_key = p.offset + min(query + kTile, p.queries);
+  const int last_key = p.offset(slab.b) + min(query + kTile, p.queries);
 
   Sums out = {};
   float max[kEach], sum[kEach];
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(kThreads) attend(const Problem<T> p) {
     score(scores, a_tile, b_tile, p.dim, q, p.q.row_stride, p.queries - query,
           k + key * p.k.row_stride, p.k.row_stride, last_key - key);
     for_each_score(p, slab.b, query, key, [&](int i, int j, int at_query, int at_key, bool seen) {
-      const auto distance = static_cast<float>(p.offset + at_query - at_key);
+      const auto distance = static_cast<float>(p.offset(slab.b) + at_query - at_key);
       scores[i][j] = seen ? scores[i][j] * p.scale - slope * distance : kNegativeInfinity;
     });
 #pragma unroll

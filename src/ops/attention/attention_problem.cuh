@@ -25,18 +25,21 @@ struct Rows {
   }
 };
 
-/// Query t of batch row b sees the keys document_start[b, t] .. offset + t.
+/// Query t of batch row b sees the keys document_start[b, t] .. offset(b) + t.
 template <class T>
 struct Problem {
   Rows<const T> q, k, v;
   Rows<T> out;
   float* logsumexp;                    // [B, H, T], or null
   const std::int32_t* document_start;  // [B, T], or null
+  const std::int32_t* offsets;         // [B], or null
   const float* slopes;                 // [H], or null
   int batch, heads, dim;
-  int queries, offset;
+  int queries;
   float scale;
 
+  /// How many keys of a row come before its first query.
+  __device__ int offset(int b) const { return offsets != nullptr ? offsets[b] : 0; }
   __device__ float slope(int h) const { return slopes != nullptr ? slopes[h] : 0.0F; }
   /// The first key that a query sees; rows past the last query see what that one sees.
   __device__ int first_key(int b, int query) const {
@@ -81,11 +84,11 @@ struct KeySpan {
 
   template <class T>
   __device__ static KeySpan of_any(const Problem<T>& p, int b, int query, int count) {
-    return {p.first_key(b, query), p.offset + query + count};
+    return {p.first_key(b, query), p.offset(b) + query + count};
   }
   template <class T>
   __device__ static KeySpan of_all(const Problem<T>& p, int b, int query, int count) {
-    return {p.first_key(b, query + count - 1), p.offset + query + 1};
+    return {p.first_key(b, query + count - 1), p.offset(b) + query + 1};
   }
   __device__ bool meets(int key, int count) const { return key < last && key + count > first; }
   __device__ bool holds(int key, int count) const { return key >= first && key + count <= last; }
@@ -114,13 +117,13 @@ Problem<T> problem_of(const Attention& attention, const Sequence& seq, const Ten
           .out = rows_of<T>(out, seq.length),
           .logsumexp = nullptr,
           .document_start = seq.document_start ? seq.document_start.data<std::int32_t>() : nullptr,
+          .offsets = data_of<std::int32_t>(seq.offsets),
           .slopes = attention.slopes ? attention.slopes.f32() : nullptr,
           .batch = static_cast<int>(seq.batch),
           .heads = static_cast<int>(attention.heads),
           .dim = static_cast<int>(dim),
           .queries = static_cast<int>(seq.length),
-          .offset = static_cast<int>(seq.offset),
-          .scale = 1.0F / std::sqrt(static_cast<float>(dim))};
+          .scale = attention.score_scale / std::sqrt(static_cast<float>(dim))};
 }
 
 template <class T>
@@ -177,8 +180,8 @@ void plain_forward(cudaStream_t stream, const Problem<T>& problem);
 template <class T>
 void plain_backward(Context& ctx, const Problem<T>& problem, const Gradients<T>& gradients);
 
-/// The same on Hopper for short sequences of one document; false if that is not what it is, or this
-/// program was not compiled for Hopper. The pointers must suit tensor cores.
-bool hopper_backward(Context& ctx, const Problem<bf16>& problem, const Gradients<bf16>& gradients);
+/// The same on Hopper for short sequences of one document.
+bool hopper_serves_backward(const Problem<bf16>& problem, const Gradients<bf16>& gradients);
+void hopper_backward(Context& ctx, const Problem<bf16>& problem, const Gradients<bf16>& gradients);
 
 }  // namespace carope::cuda::tiled

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "ops/attention/attention_problem.cuh"
-#include "ops/cuda/rotate.cuh"
 #include "ops/cuda/warpgroup.cuh"
+#include "ops/rotation/rotate.cuh"
 
 // What a backward pass of attention on Hopper does with a tile of 64 gradients of q, k or v before
 // it leaves the registers: on through the rotation that q and k had, and into the sums for a bias.
@@ -26,14 +26,10 @@ struct GoesOn {
   static constexpr bool kGate = kBy == Turn::kPhases;  // which the phases came from
 };
 
-/// AttentionInput as the kernel sees it, with null for what is not there.
-struct Input {
-  const std::uint32_t* increments = nullptr;  // [P]
-  const std::uint16_t* phases = nullptr;      // [B, T, H, P], and with these
-  const float* logits = nullptr;              // [B, T, H]
-  float* dlogits = nullptr;                   // [B, T, H]
-  int exponent_start = 0;
-  float* shares = nullptr;  // [B, groups, 3, C]: sums of dqkv's columns, or null
+/// What a backward pass that goes on writes besides dqkv.
+struct RotationOutputs {
+  float* dlogits = nullptr;      // [B, T, H]
+  float* column_sums = nullptr;  // [B, groups, 3, C]: of dqkv, or null
 };
 
 inline constexpr int kPairs = 32;     // of a head
@@ -149,16 +145,16 @@ class LaneWords {
 template <class Way>
 class LaneTurns {
  public:
-  __device__ void load(const Input& input, const Problem<bf16>& p, int head, int tile) {
+  __device__ void load(const RotationArgs& rotation, const Problem<bf16>& p, int head, int tile) {
     if constexpr (Way::kTurn == Turn::kIncrements) {
       const int thread = read_thread();
       steps_ = tile * 64 + row_of(thread) + 1;
 #pragma unroll
       for (int j = 0; j < kLanePairs; ++j) {
-        increments_[j] = input.increments[Pair::first(thread) + Pair::offset(j)];
+        increments_[j] = rotation.increments[Pair::first(thread) + Pair::offset(j)];
       }
     } else if constexpr (Way::kTurn == Turn::kPhases) {
-      phases_.load(input.phases, p, head, tile);
+      phases_.load(rotation.phases, p, head, tile);
     }
   }
 

@@ -11,9 +11,5 @@ void attention(Context& ctx, const Attention& attention, const Sequence& seq, co
 
 void attention_backward(Context& ctx, const Attention& attention, const Sequence& seq,
                         const AttentionBackward& args);
-decltype(carope::attention_backward_through) attention_backward_through;
-decltype(carope::attention_goes_through) attention_goes_through;
-decltype(carope::attention_rotates) attention_rotates;
-decltype(carope::attention_through) attention_through;
 
 }  // namespace carope::cuda::tiled

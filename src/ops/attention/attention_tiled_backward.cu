@@ -419,8 +419,8 @@ void launch_backward(Context& ctx, const Problem<bf16>& p, const Gradients<bf16>
 void backward(Context& ctx, const Problem<bf16>& p, const Gradients<bf16>& g) {
   if (!suits_tensor_cores(p, g)) {
     plain_backward(ctx, p, g);
-  } else if (hopper_backward(ctx, p, g)) {
-    return;
+  } else if (hopper_serves_backward(p, g)) {
+    hopper_backward(ctx, p, g);
   } else if (p.dim == 32) {
     launch_backward<32>(ctx, p, g);
   } else if (p.dim == 64) {

@@ -165,7 +165,7 @@ __device__ void mask(float (&scores)[kTiles][kChunk / 8][4], const Problem<bf16>
     for (int half = 0; half < 2; ++half) {
       const int row = query + 16 * m + 8 * half + lane / 4;
       const int first = p.first_key(b, row) - first_column;
-      const int last = p.offset + row - first_column;
+      const int last = p.offset(b) + row - first_column;
       for_each_of_row(scores, m, half, [&](float& s, int column) {
         s = column < first || column > last ? kNegativeInfinity : s;
       });
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 64 ? 3 : 2) attend(const Pro
   const bf16* k = p.k.head(b, block.h, kDim);
   const bf16* v = p.v.head(b, block.h, kDim);
 
-  const int last_key = p.offset + min(first_query + L::kQueries, p.queries);
+  const int last_key = p.offset(b) + min(first_query + L::kQueries, p.queries);
   int key = p.first_key(b, first_query) / kKeys * kKeys;
   const auto copy_keys = [&](int from, int stage) {
     copy_rows<kThreads, kKeys>(keys_of(stage), k + from * p.k.row_stride, p.k.row_stride,
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 64 ? 3 : 2) attend(const Pro
       typename WarpSoftmax<kDim>::Scores scores = {};
       score(scores, q_fragments, keys_of(stage).from(i));
       if (slope != 0.0F) {
-        slant(scores, slope, p.offset + query, key + i);
+        slant(scores, slope, p.offset(b) + query, key + i);
       }
       if (!unmasked.holds(key + i, kChunk)) {
         mask(scores, p, b, query, key + i);

@@ -207,15 +207,15 @@ bool prefers_slopes(Device device, DType dtype, std::int64_t rows, std::int64_t 
 
 bool hopper_linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const SavedGelu& saved, const Tensor& y) {
-  return matmul::run<matmul::Pass::kForward>(ctx, {x, weight, saved.values, y, bias}, saved.slopes,
-                                             {}, Write::kOverwrite);
+  return matmul::run<matmul::Pass::kForward>(ctx, {x, weight, saved.kept(), y, bias},
+                                             static_cast<bool>(saved.slope), {}, Write::kOverwrite);
 }
 
 bool hopper_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
                           const SavedGelu& saved, const Tensor& dpre, const Tensor& dbias,
                           Write write) {
-  return matmul::run<matmul::Pass::kBackward>(ctx, {dy, weight, saved.values, dpre, {}},
-                                              saved.slopes, dbias, write);
+  return matmul::run<matmul::Pass::kBackward>(ctx, {dy, weight, saved.kept(), dpre, {}},
+                                              static_cast<bool>(saved.slope), dbias, write);
 }
 
 static_assert(kColumnsOfShare == matmul::kCols);
@@ -226,7 +226,7 @@ bool hopper_makes_powers(Context& ctx, const Tensor& x, const Tensor& weight, co
          matmul::is_served<Pass::kPowers>({x, weight, {}, y, {}});
 }
 
-void hopper_powers(Context& ctx, const Powers& args) {
+void hopper_powers(Context& ctx, const PowerProduct& args) {
   using matmul::Pass;
   const auto rows = static_cast<int>(args.x.rows());
   const auto width = static_cast<int>(args.y.cols());

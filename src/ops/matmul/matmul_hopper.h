@@ -20,7 +20,7 @@ inline constexpr int kColumnsOfShare = 256;
 
 /// y = 2^(log2(e) x Wᵀ - shifts), and the sums of its rows before they are rounded, in shares to be
 /// added up. A power is at most 2^100.
-struct Powers {
+struct PowerProduct {
   Tensor x;       // [N, K]
   Tensor weight;  // [V, K]
   Tensor shifts;  // [N] f32
@@ -30,6 +30,6 @@ struct Powers {
 
 /// Whether hopper_powers() serves.
 bool hopper_makes_powers(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& y);
-void hopper_powers(Context& ctx, const Powers& args);
+void hopper_powers(Context& ctx, const PowerProduct& args);
 
 }  // namespace carope::cuda

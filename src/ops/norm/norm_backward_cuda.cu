@@ -8,8 +8,8 @@
 #include "ops/norm/norm_gate.cuh"
 
 // A team of one or more warps has a row, in registers where the width is a common one. Its lanes
-// keep their columns of dgain, dbias and dx_sum in registers too, from row to row: each byte of the
-// rows is read once, and memory is busy with the next row while this one is computed.
+// keep their columns of dgain, dbias and dbias_before in registers too, from row to row: each byte
+// of the rows is read once, and memory is busy with the next row while this one is computed.
 namespace carope::cuda {
 namespace {
 
@@ -27,7 +27,7 @@ struct Backward {
   const float* rstd;
   const float* gain;
   T* dx;
-  float* shares;  // [shares, 3, width] parts of dgain, dbias and dx_sum
+  float* shares;  // [shares, 3, width] parts of dgain, dbias and dbias_before
   std::int64_t rows;
   int width;
   GateGradient gate;  // or nothing
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_rows(const Backward<T> a
     }
   }
 
-  float sums[3][kVectors][kWidth] = {};  // dgain, dbias, dx_sum
+  float sums[3][kVectors][kWidth] = {};  // dgain, dbias, dbias_before
   const std::int64_t step = std::int64_t{gridDim.x} * kTeams;
   int buffer = 0;
   std::int64_t row = std::int64_t{blockIdx.x} * kTeams + team;
@@ -252,18 +252,18 @@ __global__ void shares_plain(const Backward<T> args) {
   const std::int64_t end = args.rows * (blockIdx.y + 1) / gridDim.y;
   float dgain = 0.0F;
   float dbias = 0.0F;
-  float dx_sum = 0.0F;
+  float dbias_before = 0.0F;
   for (std::int64_t row = args.rows * blockIdx.y / gridDim.y; row < end; ++row) {
     const float slope = to_float(args.dy[row * args.width + column]);
     const float x = to_float(args.x[row * args.width + column]);
     dgain += slope * (x - args.mean[row]) * args.rstd[row];
     dbias += slope;
-    dx_sum += to_float(args.dx[row * args.width + column]);
+    dbias_before += to_float(args.dx[row * args.width + column]);
   }
   float* to = args.shares + std::int64_t{blockIdx.y} * 3 * args.width + column;
   to[0] = dgain;
   to[args.width] = dbias;
-  to[2 * args.width] = dx_sum;
+  to[2 * args.width] = dbias_before;
 }
 
 template <class T, int kVectors, int kTeam, class Gate>
@@ -294,7 +294,7 @@ bool takes_gate(const Context& ctx, const Backward<T>& args) {
          with_team<T>(args.width, look) && fits;
 }
 
-/// Adds to dx and returns shares of dgain, dbias and dx_sum, in scratch.
+/// Adds to dx and returns shares of dgain, dbias and dbias_before, in scratch.
 template <class T>
 Tensor backward(Context& ctx, Backward<T>& args) {
   Tensor shares;
@@ -330,10 +330,10 @@ Tensor backward(Context& ctx, Backward<T>& args) {
 
 }  // namespace
 
-void norm_backward(Context& ctx, const NormBackward& args) {
+void norm_backward(Context& ctx, const NormBackward& args, Tensor& dy) {
   visit_float(args.x.dtype(), [&](auto type) {
     using T = decltype(type);
-    Backward<T> rows{.dy = data_of<T>(args.dy),
+    Backward<T> rows{.dy = data_of<T>(dy),
                      .x = data_of<T>(args.x),
                      .mean = args.normed.mean.f32(),
                      .rstd = args.normed.rstd.f32(),
@@ -349,12 +349,11 @@ void norm_backward(Context& ctx, const NormBackward& args) {
                    .outputs = static_cast<int>(args.dlogits.cols())};
       if (!takes_gate(ctx, rows)) {
         rows.gate = {};
-        carope::linear_backward_input(ctx, args.dlogits, args.gate_weight, args.dy,
-                                      Write::kAccumulate);
+        carope::linear_backward_input(ctx, args.dlogits, args.gate_weight, dy, Write::kAccumulate);
       }
     }
     const Tensor shares = backward(ctx, rows);
-    add_shares(ctx, shares, std::array{args.dweights.gain, args.dweights.bias, args.dx_sum},
+    add_shares(ctx, shares, std::array{args.dweights.gain, args.dweights.bias, args.dbias_before},
                args.write);
   });
 }

@@ -2,7 +2,7 @@
 
 #include <type_traits>
 
-#include "ops/rotary.h"
+#include "ops/rotation.h"
 #include "ops/simd_cpu.h"
 
 namespace carope::cpu {
@@ -23,27 +23,30 @@ void with_pairs(std::int64_t pairs, const Body& body) {
   }
 }
 
+/// The backward pass of a rotation is a rotation the other way.
+enum class Direction : std::uint8_t { kForward, kBackward };
+
 /// The sines and cosines of one head's pairs. `Count` is what with_pairs() hands out.
 template <class Count>
-struct Rotation {
+struct SinesOfHead {
   Count pairs;
   alignas(64) float sin[kMaxRotaryPairs];
   alignas(64) float cos[kMaxRotaryPairs];
 
-  explicit Rotation(Count count) : pairs(count) {}
+  explicit SinesOfHead(Count count) : pairs(count) {}
 
-  void set(const std::uint32_t* phase, Direction direction) {
-    const float sign = direction == Direction::kForward ? 1.0F : -1.0F;
+  void set(const std::uint32_t* phase, Direction direction, float magnitude) {
+    const float sine_scale = direction == Direction::kForward ? magnitude : -magnitude;
 #pragma omp simd
     for (std::int64_t p = 0; p < pairs; ++p) {
       const SinCos value = sincos_turns(phase[p]);
-      sin[p] = sign * value.sin;
-      cos[p] = value.cos;
+      sin[p] = sine_scale * value.sin;
+      cos[p] = magnitude * value.cos;
     }
   }
 
   /// Rotates the channels of one head in place.
-  void apply(float* head, RotaryLayout layout) const {
+  void rotate(float* head, RotaryLayout layout) const {
     if (layout == RotaryLayout::kHalf) {
 #pragma omp simd
       for (std::int64_t p = 0; p < pairs; ++p) {

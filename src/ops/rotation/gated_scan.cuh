@@ -2,8 +2,8 @@
 
 #include <climits>
 
-#include "ops/carope.h"
-#include "ops/cuda/rotate.cuh"
+#include "ops/gate.h"
+#include "ops/rotation/rotate.cuh"
 
 // The phases of one head over a tile of tokens, by one block. They are the CPU's bits: the same
 // fp64 operations in the same order, with its fused multiply-adds written out, and u32 sums.
@@ -14,45 +14,56 @@ struct Gate {
   float slope;              // -(df/dz) / f = f σ(z)
 };
 
-/// f = 1 / (softplus(z) + 1), with the operations that GCC makes of carope_cpu.cpp where there are
-/// fused multiply-adds.
-/// Another choice of what to fuse moves the last bit of some fp64 numbers, and one f in 10^8 by
-/// 2^-32.
+/// The operations that GCC makes of simd_cpu.h where there are fused multiply-adds. Another choice
+/// of what to fuse moves the last bit of some fp64 numbers, and one f in 10^8 by 2^-32.
+struct ExactMath {
+  static __device__ double abs(double x) { return fabs(x); }
+  static __device__ double max(double a, double b) { return fmax(a, b); }
+  static __device__ double divide(double a, double b) { return a / b; }
+  static __device__ double exp_of_negative(double x) {
+    constexpr double kLowest = -700.0;
+    constexpr double kRounder = 0x1.8p52;
+    const double clamped = fmax(x, kLowest);
+    const double shifted = fma(clamped, 1.4426950408889634, kRounder);
+    const double n = shifted - kRounder;
+    const double r = fma(-n, 0x1.a39ef35793c76p-33, fma(-n, 0x1.62e42feep-1, clamped));
+    double q = 1.0;
+#pragma unroll
+    for (int k = 11; k > 1; --k) {
+      q = fma(q * r, 1.0 / k, 1.0);
+    }
+    q = fma(q, r, 1.0);  // a compiler leaves the factor 1 out, so that the product is not rounded
+    return __longlong_as_double(__double_as_longlong(q) + (__double_as_longlong(shifted) << 52));
+  }
+  /// As 2 atanh(s).
+  static __device__ double log1p(double y) {
+    const double s = y / (2.0 + y);
+    const double s2 = s * s;
+    double series = 0.0;
+#pragma unroll
+    for (int k = 25; k > 0; k -= 2) {
+      series = fma(series, s2, 1.0 / k);
+    }
+    return __dmul_rn(2.0 * s, series);
+  }
+};
+
+/// fp32: for what no phase depends on.
+struct FloatMath {
+  static __device__ float divide(float a, float b) { return a / b; }
+};
+
 __device__ inline Gate gate_of(float logit) {
   constexpr double kOne = 0x1p32;
   constexpr double kLargest = kOne - 1.0;
-  constexpr double kLowest = -700.0;
-  constexpr double kExponentRounder = 0x1.8p52;
   if (isnan(logit)) {
     return {0xFFFFFFFFU, logit};
   }
   const double z = logit;
-  // e^-|z|
-  const double x = fmax(-fabs(z), kLowest);
-  const double shifted = fma(x, 1.4426950408889634, kExponentRounder);
-  const double n = shifted - kExponentRounder;
-  const double r = fma(-n, 0x1.a39ef35793c76p-33, fma(-n, 0x1.62e42feep-1, x));
-  double q = 1.0;
-#pragma unroll
-  for (int k = 11; k > 1; --k) {
-    q = fma(q * r, 1.0 / k, 1.0);
-  }
-  q = fma(q, r, 1.0);  // a compiler leaves the factor 1 out, so that the product is not rounded
-  const double decayed =
-      __longlong_as_double(__double_as_longlong(q) + (__double_as_longlong(shifted) << 52));
-  // log(1 + e^-|z|) = 2 atanh(s)
-  const double s = decayed / (2.0 + decayed);
-  const double s2 = s * s;
-  double series = 0.0;
-#pragma unroll
-  for (int k = 25; k > 0; k -= 2) {
-    series = fma(series, s2, 1.0 / k);
-  }
-  const double softplus = fmax(z, 0.0) + __dmul_rn(2.0 * s, series);
-  const double fraction = kOne / (softplus + 1.0);
+  const double decayed = gate::decayed<ExactMath>(z);
+  const double fraction = gate::frequency<ExactMath>(z, decayed, kOne);
   const double f = fraction < kLargest ? fraction : kLargest;
-  const auto small = static_cast<float>(decayed);  // no phase depends on the slope: fp32 will do
-  const float sigmoid = (logit < 0.0F ? small : 1.0F) / (1.0F + small);
+  const float sigmoid = gate::sigmoid<FloatMath>(logit, static_cast<float>(decayed));
   return {static_cast<std::uint32_t>(__double2loint(f + 0x1p52)),
           sigmoid * static_cast<float>(f * 0x1p-32)};
 }
@@ -96,8 +107,9 @@ struct Powers {
       value *= stride;
     }
   }
-  __device__ std::uint32_t turns() const {
-    return static_cast<std::uint32_t>(__double2loint(fma(value, kTurnsPerRadian, 0x1p52)));
+  /// The power as turns, where one unit of it is so many.
+  __device__ std::uint32_t turns(double unit = kTurnsPerRadian) const {
+    return static_cast<std::uint32_t>(__double2loint(fma(value, unit, 0x1p52)));
   }
 };
 
@@ -178,8 +190,13 @@ struct Tile {
 struct HeadRow {
   const float* logits;                 // the head's first; the next token's is `heads` further
   const std::int32_t* document_start;  // [T] or null
-  int heads;
+  const double* ratios;                // [P] or null
+  int heads;                           // key heads
   int exponent_start;
+
+  __device__ double ratio(int pair, int pairs) const {
+    return ratios != nullptr && pair < pairs ? ratios[pair] : 1.0;
+  }
 };
 
 enum class Keep : std::uint8_t { kLogit, kSlope };
@@ -198,17 +215,18 @@ __device__ void load_gates(Tile& tile, const HeadRow& head, int begin, int count
 }
 
 /// Sums the increments of each run by itself.
-__device__ inline void scan_runs(Tile& tile, const TileShape& shape, int exponent_start,
+__device__ inline void scan_runs(Tile& tile, const TileShape& shape, const HeadRow& head,
                                  int count) {
   const Worker worker(shape);
   std::uint32_t sum[kChains] = {};
   for (int t = worker.first(); t < worker.end(shape, count); ++t) {
     const bool starts = tile.start[t] == t;
-    Powers power(tile.frequency[t], worker.lane, exponent_start);
+    Powers power(tile.frequency[t], worker.lane, head.exponent_start);
     power.skip(kChains * worker.quad);
 #pragma unroll
     for (int chain = 0; chain < kChains; ++chain) {
-      sum[chain] = (starts ? 0 : sum[chain]) + power.turns();
+      const double unit = head.ratio(worker.pair(chain), shape.pairs) * kTurnsPerRadian;
+      sum[chain] = (starts ? 0 : sum[chain]) + power.turns(unit);
       tile.phase[shape.word_at(t, worker.group(chain), worker.lane)] = sum[chain];
       power.skip(1);
     }
@@ -246,7 +264,7 @@ __device__ void scan_tile(Tile& tile, const TileShape& shape, const HeadRow& hea
                           int count) {
   load_gates<kKeep>(tile, head, begin, count);
   __syncthreads();
-  scan_runs(tile, shape, head.exponent_start, count);
+  scan_runs(tile, shape, head, count);
   __syncthreads();
   join_runs(tile, shape, count);
   __syncthreads();
@@ -292,38 +310,26 @@ __device__ inline void store_sums(const Tile& tile, int pairs, std::uint32_t* to
   for_own_pairs(pairs, [&](int pair) { to[pair] = tile.sum[pair]; });
 }
 
-/// The operation's arguments, and which part of them a block has: one head of one row over some
-/// chunks. Where there are rows enough for all multiprocessors a block takes a whole row, so that
-/// nothing needs to be known of the chunks before.
-struct CaropeArgs {
-  HeadShape head;
+/// A gated rotation, and how it is cut into blocks: each has one key head of one row, with the
+/// query heads that share it, over some chunks. Where there are rows enough for all multiprocessors
+/// a block takes a whole row, so that nothing needs to be known of the chunks before.
+struct GatedArgs : RotationArgs {
   TileShape tile;
-  const float* logits;                 // [B, T, H]
-  const std::int32_t* document_start;  // [B, T] or null
-  std::uint32_t* carry;                // [B, chunks, H, P]
-  int heads;
-  int exponent_start;
+  int heads;   // key heads
   int length;  // T
   int chunk;
   int chunks;
   int spans;  // blocks a head of a row has: 1 or chunks
-  int batch;
 
-  CaropeArgs(const Carope& carope, const Sequence& seq, const Tensor& gate_logits,
-             const Tensor& carries)
-      : head(carries.cols(), carope.layout),
-        tile(carries.cols()),
-        logits(gate_logits.f32()),
-        document_start(seq.document_start ? seq.document_start.data<std::int32_t>() : nullptr),
-        carry(carries.data<std::uint32_t>()),
-        heads(static_cast<int>(carope.heads)),
-        exponent_start(static_cast<int>(carope.exponent_start)),
-        length(static_cast<int>(seq.length)),
-        chunk(static_cast<int>(std::min(carope.chunk, seq.length))),
-        chunks(static_cast<int>(carope.chunks(seq.length))),
-        batch(static_cast<int>(seq.batch)) {
-    constexpr std::int64_t kEnoughBlocks = 256;
-    spans = chunks == 1 || seq.batch * carope.heads >= kEnoughBlocks ? 1 : chunks;
+  GatedArgs(const Rotation& rotation, const Sequence& seq)
+      : RotationArgs(rotation, seq),
+        tile(rotation.pairs),
+        heads(k.count),
+        length(positions.length),
+        chunk(static_cast<int>(std::min(rotation.chunk, seq.length))),
+        chunks(static_cast<int>(rotation.chunks(seq.length))) {
+    constexpr int kEnoughBlocks = 256;
+    spans = chunks == 1 || batch * heads >= kEnoughBlocks ? 1 : chunks;
   }
 
   unsigned blocks(int per_row) const { return static_cast<unsigned>(batch * per_row * heads); }
@@ -332,20 +338,16 @@ struct CaropeArgs {
     return ((static_cast<std::int64_t>(row) * chunks + chunk_index) * heads + head_index) *
            head.pairs;
   }
-  /// Where a head of q is in [B, T, 3C]; that of k is `key_offset` further.
-  __device__ std::int64_t query_at(int row, int token, int head_index) const {
-    return (static_cast<std::int64_t>(row) * length + token) * 3 * key_offset() +
-           head_index * 2 * head.pairs;
+  /// Where a head of a token is in [B, T, K]; times P, in [B, T, K, P].
+  __device__ std::int64_t gate_at(int row, int token, int head_index) const {
+    return (static_cast<std::int64_t>(row) * length + token) * heads + head_index;
   }
-  /// Where a head of a token is in [B, T, H, P].
-  __device__ std::int64_t phase_at(int row, int token, int head_index) const {
-    return ((static_cast<std::int64_t>(row) * length + token) * heads + head_index) * head.pairs;
-  }
-  __host__ __device__ int key_offset() const { return heads * 2 * head.pairs; }
   __device__ HeadRow row_of(int row, int head_index) const {
-    const std::int64_t token = static_cast<std::int64_t>(row) * length;
-    return {logits + token * heads + head_index,
-            document_start == nullptr ? nullptr : document_start + token, heads, exponent_start};
+    const std::int32_t* const document_start = positions.document_start;
+    return {logits + gate_at(row, 0, head_index),
+            document_start == nullptr ? nullptr
+                                      : document_start + static_cast<std::int64_t>(row) * length,
+            ratios, heads, exponent_start};
   }
   __device__ int chunk_end(int chunk_index) const {
     return chunk_index == chunks - 1 ? length : (chunk_index + 1) * chunk;
@@ -353,15 +355,16 @@ struct CaropeArgs {
   /// Whether the document of a chunk's last token began before the chunk.
   __device__ bool continues(int row, int chunk_index) const {
     const std::int64_t last = static_cast<std::int64_t>(row) * length + chunk_end(chunk_index) - 1;
-    return document_start == nullptr || document_start[last] < chunk_index * chunk;
+    return positions.document_start == nullptr ||
+           positions.document_start[last] < chunk_index * chunk;
   }
 };
 
-/// What a block works on, of `per_row` for each head of a row.
+/// What a block works on, of `per_row` for each key head of a row.
 struct Place {
   int row, part, head;
 
-  __device__ Place(const CaropeArgs& args, int per_row)
+  __device__ Place(const GatedArgs& args, int per_row)
       : row(static_cast<int>(blockIdx.x) / args.heads / per_row),
         part(static_cast<int>(blockIdx.x) / args.heads % per_row),
         head(static_cast<int>(blockIdx.x) % args.heads) {}

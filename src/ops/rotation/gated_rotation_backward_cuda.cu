@@ -1,8 +1,8 @@
-#include "ops/carope/carope_scan.cuh"
+#include "ops/rotation/gated_scan.cuh"
 
-// dz(t) = -f σ(z) Σ_p e f^e G_p(t) with e = p + exponent_start, where G_p(t) sums the gradients of
-// pair p's phase from token t to the end of its document. Sums over runs of tokens are fp32, sums
-// of those fp64.
+// dz(t) = -f σ(z) Σ_p e r_p f^e G_p(t) with e = p + exponent_start and the ratio r_p, where G_p(t)
+// sums the gradients of pair p's phase from token t to the end of its document. Sums over runs of
+// tokens are fp32, sums of those fp64.
 namespace carope::cuda {
 namespace {
 
@@ -22,7 +22,7 @@ __device__ void add_phase_gradient(const Group& value, const Group& gradient,
 /// as the entry of the chunk before.
 template <class T, Access kAccess>
 __global__ void __launch_bounds__(kThreads)
-    sum_later_kernel(const CaropeArgs args, const T* qkv, const T* dqkv, double* later) {
+    sum_later_kernel(const GatedArgs args, const HeadRows dq, const HeadRows dk, double* later) {
   __shared__ double sums[kThreads * kGroup];  // [slots][groups][8]
   const Place place(args, args.chunks - 1);
   const HeadRow head = args.row_of(place.row, place.head);
@@ -37,11 +37,16 @@ __global__ void __launch_bounds__(kThreads)
     if (head.document_start != nullptr && head.document_start[t] >= begin) {
       break;
     }
-    const std::int64_t at = args.query_at(place.row, t, place.head);
     float gradient[kGroup] = {};
-    for (const int offset : {0, args.key_offset()}) {
-      add_phase_gradient(Group<T, kAccess>::load(qkv + at + offset, args.head, group),
-                         Group<T, kAccess>::load(dqkv + at + offset, args.head, group), gradient);
+    // The key head's, then those of the query heads that share it.
+#pragma unroll 1
+    for (int i = -1; i < args.group; ++i) {
+      const bool is_key = i < 0;
+      const int number = is_key ? place.head : place.head * args.group + i;
+      const T* const value = (is_key ? args.k : args.q).at<const T>(place.row, t, number);
+      const T* const dvalue = (is_key ? dk : dq).at<const T>(place.row, t, number);
+      add_phase_gradient(Group<T, kAccess>::load(value, args.head, group),
+                         Group<T, kAccess>::load(dvalue, args.head, group), gradient);
     }
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
@@ -64,8 +69,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// Adds up the sums of later chunks, one thread a row, head and pair.
-__global__ void __launch_bounds__(kThreads)
-    join_later_kernel(const CaropeArgs args, double* later) {
+__global__ void __launch_bounds__(kThreads) join_later_kernel(const GatedArgs args, double* later) {
   const std::int64_t per_row = args.heads * args.head.pairs;
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= args.batch * per_row) {
@@ -92,23 +96,36 @@ struct GradientTile {
   float gate[kTileTokens];        // [tokens][quads]: Σ e f^e G over the pairs of a quad of groups
 };
 
+struct BackwardArgs {
+  HeadRows dq, dk;         // of the rotated, then of the unrotated
+  float* dlogits;          // [B, T, K]
+  const double* later;     // [B, chunks, K, P]: what follows each chunk; or null where a block has
+                           // a whole row
+  std::uint32_t* at_tile;  // [blocks, tiles of a chunk - 1, P]: the phase before each tile
+};
+
 /// A thread's group of a tile's q and k, and of their gradients.
 template <class T, Access kAccess>
 struct Gradients {
   using Pairs = Group<T, kAccess>;
-  const CaropeArgs& args;
-  const T* query;  // of the tile's first token
-  T* dquery;
-  int count;  // tokens
+  const GatedArgs& args;
+  const BackwardArgs& tensors;
+  int row, first;  // token of the tile
+  int query, key;  // heads: the first of the queries that share the key
+  int count;       // tokens
   Slot slot;
+
+  __device__ const T* query_at(int t) const { return args.q.at<const T>(row, first + t, query); }
+  __device__ const T* key_at(int t) const { return args.k.at<const T>(row, first + t, key); }
+  __device__ T* dquery_at(int t) const { return tensors.dq.at<T>(row, first + t, query); }
+  __device__ T* dkey_at(int t) const { return tensors.dk.at<T>(row, first + t, key); }
 
   __device__ void prefetch(int t) const {
     if (t < count) {
-      for (const int offset : {0, args.key_offset()}) {
-        const std::int64_t at = args.query_at(0, t, 0) + offset;
-        Pairs::prefetch(query + at, args.head, slot.group);
-        Pairs::prefetch(dquery + at, args.head, slot.group);
-      }
+      Pairs::prefetch(query_at(t), args.head, slot.group);
+      Pairs::prefetch(dquery_at(t), args.head, slot.group);
+      Pairs::prefetch(key_at(t), args.head, slot.group);
+      Pairs::prefetch(dkey_at(t), args.head, slot.group);
     }
   }
 
@@ -116,22 +133,29 @@ struct Gradients {
   __device__ void rotate_back(Tile& tile) const {
     for (int t = slot.first; t < count; t += slot.step) {
       prefetch(t + slot.step);
-      const std::int64_t q_at = args.query_at(0, t, 0);
-      const std::int64_t k_at = q_at + args.key_offset();
-      const auto q = Pairs::load(query + q_at, args.head, slot.group);
-      const auto k = Pairs::load(query + k_at, args.head, slot.group);
-      auto dq = Pairs::load(dquery + q_at, args.head, slot.group);
-      auto dk = Pairs::load(dquery + k_at, args.head, slot.group);
+      const auto q = Pairs::load(query_at(t), args.head, slot.group);
+      const auto k = Pairs::load(key_at(t), args.head, slot.group);
+      auto dq = Pairs::load(dquery_at(t), args.head, slot.group);
+      auto dk = Pairs::load(dkey_at(t), args.head, slot.group);
       float gradient[kGroup] = {};
       add_phase_gradient(q, dq, gradient);
       add_phase_gradient(k, dk, gradient);
       std::uint32_t phase[kGroup];
       phases_of(tile, args.tile, t, slot.group, phase);
-      const Rotation rotation = Rotation::by<T>(phase, Direction::kBackward);
+      const auto rotation = GroupRotation::by<T>(phase, Direction::kBackward, args.magnitude);
       rotation.apply(dq);
       rotation.apply(dk);
-      dq.store(dquery + q_at, args.head, slot.group);
-      dk.store(dquery + k_at, args.head, slot.group);
+      dq.store(dquery_at(t), args.head, slot.group);
+      dk.store(dkey_at(t), args.head, slot.group);
+#pragma unroll 1
+      for (int i = 1; i < args.group; ++i) {
+        T* const head = dquery_at(t) + i * tensors.dq.head_stride;
+        const auto other = Pairs::load(query_at(t) + i * args.q.head_stride, args.head, slot.group);
+        auto dother = Pairs::load(head, args.head, slot.group);
+        add_phase_gradient(other, dother, gradient);
+        rotation.apply(dother);
+        dother.store(head, args.head, slot.group);
+      }
       std::uint32_t* place = tile.phase + args.tile.group_at(t, slot.group);
 #pragma unroll
       for (int half = 0; half < kGroup; half += 4) {
@@ -193,7 +217,7 @@ __device__ void join_runs_backward(const Tile& tile, GradientTile& gradients,
 
 /// Sums e f^e G over the pairs of each quad, for every token.
 __device__ void sum_pairs(const Tile& tile, GradientTile& gradients, const TileShape& shape,
-                          int exponent_start, int count) {
+                          const HeadRow& head, int count) {
   const Worker worker(shape);
   const int end = worker.end(shape, count);
   if (worker.first() >= end) {
@@ -209,7 +233,7 @@ __device__ void sum_pairs(const Tile& tile, GradientTile& gradients, const TileS
   }
   float sum[kChains] = {};  // within the run
   for (int t = end - 1; t >= worker.first(); --t) {
-    Powers powers(tile.frequency[t], worker.lane, exponent_start);
+    Powers powers(tile.frequency[t], worker.lane, head.exponent_start);
     powers.skip(kChains * worker.quad);
     auto power = static_cast<float>(powers.value);
     const auto stride = static_cast<float>(powers.stride);
@@ -218,7 +242,8 @@ __device__ void sum_pairs(const Tile& tile, GradientTile& gradients, const TileS
     for (int chain = 0; chain < kChains; ++chain) {
       sum[chain] += phase_gradient(tile, shape, worker, t, chain);
       const float gradient = high[chain] + (low[chain] + sum[chain]);
-      const auto exponent = static_cast<float>(worker.pair(chain) + exponent_start);
+      const auto exponent = static_cast<float>(worker.pair(chain) + head.exponent_start) *
+                            static_cast<float>(head.ratio(worker.pair(chain), shape.pairs));
       // Past the last pair there are no gradients, only what the memory held.
       total += worker.pair(chain) < shape.pairs ? exponent * power * gradient : 0.0F;
       power *= stride;
@@ -252,21 +277,11 @@ __device__ void store_gates(const Tile& tile, const GradientTile& gradients, con
   }
 }
 
-template <class T>
-struct BackwardArgs {
-  const T* qkv;            // rotated
-  T* dqkv;                 // of the rotated, then of the unrotated
-  float* dlogits;          // [B, T, H]
-  const double* later;     // [B, chunks, H, P]: what follows each chunk; or null where a block has
-                           // a whole row
-  std::uint32_t* at_tile;  // [blocks, tiles of a chunk - 1, P]: the phase before each tile
-};
-
 /// Goes through a span from its end to its begin, tile by tile. Phases go the other way: within
 /// each chunk a first pass notes the phase before each tile.
 template <class T, Access kAccess>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 && kAccess != Access::kAny ? 6 : 3)
-    backward_kernel(const CaropeArgs args, const BackwardArgs<T> tensors) {
+    backward_kernel(const GatedArgs args, const BackwardArgs tensors) {
   __shared__ Tile tile;
   __shared__ GradientTile gradients;
   const Place place(args, args.spans);
@@ -296,9 +311,9 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 && kAccess != Access:
       }
       const int first = begin + i * shape.tokens;
       const int count = min(shape.tokens, end - first);
-      const std::int64_t at = args.query_at(place.row, first, place.head);
-      const Gradients<T, kAccess> values{args, tensors.qkv + at, tensors.dqkv + at, count,
-                                         Slot(args.head)};
+      const Gradients<T, kAccess> values{
+          args,       tensors, place.row,      first, place.head * args.group,
+          place.head, count,   Slot(args.head)};
       values.prefetch(values.slot.first);  // they come while phases are computed
       __syncthreads();
       scan_tile<Keep::kSlope>(tile, shape, head, first, count);
@@ -308,47 +323,46 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 && kAccess != Access:
       __syncthreads();
       join_runs_backward(tile, gradients, shape, count);
       __syncthreads();
-      sum_pairs(tile, gradients, shape, args.exponent_start, count);
+      sum_pairs(tile, gradients, shape, head, count);
       __syncthreads();
       store_gates(tile, gradients, shape, args.heads, count,
-                  tensors.dlogits +
-                      (static_cast<std::int64_t>(place.row) * args.length + first) * args.heads +
-                      place.head);
+                  tensors.dlogits + args.gate_at(place.row, first, place.head));
     }
   }
 }
 
 }  // namespace
 
-void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,
-                     const CaropeBackward& args) {
-  const CaropeArgs place(carope, seq, args.logits, args.carry);
+void rotate_gated_backward(Context& ctx, const Rotation& rotation, const Sequence& seq,
+                           const RotationGradients& gradients) {
+  const GatedArgs args(rotation, seq);
   const cudaStream_t stream = stream_of(ctx);
-  const std::int64_t sums = seq.batch * carope.heads * place.head.pairs;
-  const std::int64_t later_words = place.spans > 1 ? 2 * sums * place.chunks : 0;  // of fp64
-  const std::int64_t tile_words = sums * place.spans * (place.tile.tiles(place.chunk) - 1);
+  const std::int64_t sums = seq.batch * rotation.k.count * rotation.pairs;
+  const std::int64_t later_words = args.spans > 1 ? 2 * sums * args.chunks : 0;  // of fp64
+  const std::int64_t tile_words = sums * args.spans * (args.tile.tiles(args.chunk) - 1);
   std::uint32_t* scratch =
       later_words + tile_words > 0
           ? ctx.scratch({{later_words + tile_words}, DType::kU32}).data<std::uint32_t>()
           : nullptr;
   double* later = later_words > 0 ? reinterpret_cast<double*>(scratch) : nullptr;
-  visit_groups({args.qkv, args.dqkv}, place.head, [&](auto zero, auto access) {
+  const BackwardArgs tensors{.dq = gradients.dq,
+                             .dk = gradients.dk,
+                             .dlogits = gradients.dlogits.f32(),
+                             .later = later,
+                             .at_tile = scratch + later_words};
+  const auto all = {rotation.q, rotation.k, gradients.dq, gradients.dk};
+  visit_groups(all, args.head, [&](auto zero, auto access) {
     using T = decltype(zero);
     if (later != nullptr) {
-      sum_later_kernel<T, access.value><<<place.blocks(place.chunks - 1), kThreads, 0, stream>>>(
-          place, data_of<T>(args.qkv), data_of<T>(args.dqkv), later);
+      sum_later_kernel<T, access.value><<<args.blocks(args.chunks - 1), kThreads, 0, stream>>>(
+          args, tensors.dq, tensors.dk, later);
       CUDA_CHECK_LAUNCH();
       const auto blocks = static_cast<unsigned>(ceil_div<std::int64_t>(sums, kThreads));
-      join_later_kernel<<<blocks, kThreads, 0, stream>>>(place, later);
+      join_later_kernel<<<blocks, kThreads, 0, stream>>>(args, later);
       CUDA_CHECK_LAUNCH();
     }
-    const BackwardArgs<T> tensors{.qkv = data_of<T>(args.qkv),
-                                  .dqkv = data_of<T>(args.dqkv),
-                                  .dlogits = args.dlogits.f32(),
-                                  .later = later,
-                                  .at_tile = scratch + later_words};
     backward_kernel<T, access.value>
-        <<<place.blocks(place.spans), kThreads, 0, stream>>>(place, tensors);
+        <<<args.blocks(args.spans), kThreads, 0, stream>>>(args, tensors);
     CUDA_CHECK_LAUNCH();
   });
 }

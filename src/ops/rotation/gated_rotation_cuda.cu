@@ -1,5 +1,5 @@
-#include "ops/carope/carope_scan.cuh"
 #include "ops/cuda/early_start.cuh"
+#include "ops/rotation/gated_scan.cuh"
 
 namespace carope::cuda {
 namespace {
@@ -13,7 +13,7 @@ constexpr int kRotateBlocks = kAccess != Access::kAny && sizeof(T) == 2 ? 6 : 3;
 
 /// Puts the sum of each chunk's increments, from the last document's begin in it, into the carry of
 /// the next chunk.
-__global__ void __launch_bounds__(kThreads) sum_chunks_kernel(const CaropeArgs args) {
+__global__ void __launch_bounds__(kThreads) sum_chunks_kernel(const GatedArgs args) {
   __shared__ Tile tile;
   const Place place(args, args.chunks - 1);
   const HeadRow head = args.row_of(place.row, place.head);
@@ -27,8 +27,7 @@ __global__ void __launch_bounds__(kThreads) sum_chunks_kernel(const CaropeArgs a
 }
 
 /// Adds up the sums of chunks, one thread a row, head and pair.
-__global__ void __launch_bounds__(kThreads)
-    join_chunks_kernel(const CaropeArgs args, const std::uint32_t* state) {
+__global__ void __launch_bounds__(kThreads) join_chunks_kernel(const GatedArgs args) {
   const std::int64_t per_row = args.heads * args.head.pairs;
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= args.batch * per_row) {
@@ -36,7 +35,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   const auto row = static_cast<int>(i / per_row);
   std::uint32_t* carry = args.carry + args.carry_at(row, 0, 0) + i % per_row;
-  std::uint32_t phase = state == nullptr ? 0 : state[i];
+  std::uint32_t phase = args.state == nullptr ? 0 : args.state[i];
   *carry = phase;
   for (int chunk = 1; chunk < args.chunks; ++chunk) {
     carry += per_row;
@@ -65,26 +64,28 @@ __device__ void store_rounded(const std::uint32_t (&phase)[kGroup], int pairs, s
 template <class T, Access kAccess>
 struct QueryKey {
   using Pairs = Group<T, kAccess>;
-  const CaropeArgs& args;
-  T* query;               // of the tile's first token
+  const GatedArgs& args;
+  T* query;               // of the tile's first token, and the first head that shares the key's
+  T* key;                 // likewise
   std::uint16_t* phases;  // likewise, or null
   int count;              // tokens
   Slot slot;
 
-  __device__ T* at(int t) const { return query + args.query_at(0, t, 0); }
+  __device__ T* query_at(int t) const { return query + t * args.q.token_stride; }
+  __device__ T* key_at(int t) const { return key + t * args.k.token_stride; }
 
   __device__ void prefetch(int t) const {
     if (t < count) {
-      Pairs::prefetch(at(t), args.head, slot.group);
-      Pairs::prefetch(at(t) + args.key_offset(), args.head, slot.group);
+      Pairs::prefetch(query_at(t), args.head, slot.group);
+      Pairs::prefetch(key_at(t), args.head, slot.group);
     }
   }
 
   __device__ void rotate(const Tile& tile) const {
     for (int t = slot.first; t < count; t += slot.step) {
       prefetch(t + slot.step);
-      T* q_head = at(t);
-      T* k_head = q_head + args.key_offset();
+      T* q_head = query_at(t);
+      T* k_head = key_at(t);
       auto q = Pairs::load(q_head, args.head, slot.group);
       auto k = Pairs::load(k_head, args.head, slot.group);
       std::uint32_t phase[kGroup];
@@ -92,11 +93,18 @@ struct QueryKey {
       if (phases != nullptr) {
         store(phase, t);
       }
-      const Rotation rotation = Rotation::by<T>(phase, Direction::kForward);
+      const auto rotation = GroupRotation::by<T>(phase, Direction::kForward, args.magnitude);
       rotation.apply(q);
       rotation.apply(k);
       q.store(q_head, args.head, slot.group);
       k.store(k_head, args.head, slot.group);
+#pragma unroll 1
+      for (int i = 1; i < args.group; ++i) {
+        T* const head = q_head + i * args.q.head_stride;
+        auto other = Pairs::load(head, args.head, slot.group);
+        rotation.apply(other);
+        other.store(head, args.head, slot.group);
+      }
       pass_on_nan(tile, t);
     }
   }
@@ -104,13 +112,14 @@ struct QueryKey {
  private:
   __device__ void store(const std::uint32_t (&phase)[kGroup], int t) const {
     const int first = slot.group * kGroup;
-    store_rounded<kAccess>(phase, args.head.pairs - first, phases + args.phase_at(0, t, 0) + first);
+    store_rounded<kAccess>(phase, args.head.pairs - first,
+                           phases + args.gate_at(0, t, 0) * args.head.pairs + first);
   }
 
   /// A phase in turns cannot be NaN, so a NaN logit is put into the query: it must reach the loss.
   __device__ void pass_on_nan(const Tile& tile, int t) const {
     if (slot.group == 0 && isnan(tile.gate[t])) {
-      *at(t) = from_float<T>(tile.gate[t]);
+      *query_at(t) = from_float<T>(tile.gate[t]);
     }
   }
 };
@@ -119,7 +128,7 @@ struct QueryKey {
 /// zero, and leaves the carries; otherwise it begins at the carry of its chunk.
 template <class T, Access kAccess>
 __global__ void __launch_bounds__(kThreads, kRotateBlocks<T, kAccess>)
-    rotate_kernel(const CaropeArgs args, T* qkv, std::uint32_t* state, std::uint16_t* phases) {
+    rotate_gated_kernel(const GatedArgs args) {
   __shared__ Tile tile;
   let_next_begin();
   wait_for_previous();
@@ -127,9 +136,10 @@ __global__ void __launch_bounds__(kThreads, kRotateBlocks<T, kAccess>)
   const HeadRow head = args.row_of(place.row, place.head);
   const int pairs = args.head.pairs;
   const bool whole = args.spans == 1;
-  if (state != nullptr) {
-    state += (static_cast<std::int64_t>(place.row) * args.heads + place.head) * pairs;
-  }
+  std::uint32_t* const state =
+      args.state == nullptr
+          ? nullptr
+          : args.state + (static_cast<std::int64_t>(place.row) * args.heads + place.head) * pairs;
   load_sums(tile, whole ? state : args.carry + args.carry_at(place.row, place.part, place.head),
             pairs);
   const int last = whole ? args.chunks - 1 : place.part;
@@ -141,8 +151,12 @@ __global__ void __launch_bounds__(kThreads, kRotateBlocks<T, kAccess>)
     for (int begin = chunk * args.chunk; begin < end; begin += args.tile.tokens) {
       const int count = min(args.tile.tokens, end - begin);
       const QueryKey<T, kAccess> values{
-          args, qkv + args.query_at(place.row, begin, place.head),
-          phases == nullptr ? nullptr : phases + args.phase_at(place.row, begin, place.head), count,
+          args,
+          args.q.at<T>(place.row, begin, place.head * args.group),
+          args.k.at<T>(place.row, begin, place.head),
+          args.phases == nullptr ? nullptr
+                                 : args.phases + args.gate_at(place.row, begin, place.head) * pairs,
+          count,
           Slot(args.head)};
       values.prefetch(values.slot.first);  // they come while phases are computed
       __syncthreads();                     // others may still be reading the tile before
@@ -157,24 +171,21 @@ __global__ void __launch_bounds__(kThreads, kRotateBlocks<T, kAccess>)
 
 }  // namespace
 
-void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
-            const Tensor& qkv, const Tensor& carry, const Tensor& state, const Tensor& phases) {
-  const CaropeArgs args(carope, seq, logits, carry);
-  std::uint32_t* phase = state ? state.data<std::uint32_t>() : nullptr;
-  std::uint16_t* rounded = phases ? phases.data<std::uint16_t>() : nullptr;
-  check<ShapeError>(aligned16(rounded), "the phases must begin at a multiple of 16 bytes");
+void rotate_gated(Context& ctx, const Rotation& rotation, const Sequence& seq) {
+  const GatedArgs args(rotation, seq);
+  check<ShapeError>(aligned16(args.phases), "the phases must begin at a multiple of 16 bytes");
   if (args.spans > 1) {
     sum_chunks_kernel<<<args.blocks(args.chunks - 1), kThreads, 0, stream_of(ctx)>>>(args);
     CUDA_CHECK_LAUNCH();
-    const std::int64_t sums = seq.batch * carope.heads * carry.cols();
+    const std::int64_t sums = seq.batch * rotation.k.count * rotation.pairs;
     const auto blocks = static_cast<unsigned>(ceil_div<std::int64_t>(sums, kThreads));
-    join_chunks_kernel<<<blocks, kThreads, 0, stream_of(ctx)>>>(args, phase);
+    join_chunks_kernel<<<blocks, kThreads, 0, stream_of(ctx)>>>(args);
     CUDA_CHECK_LAUNCH();
   }
-  visit_groups({qkv}, args.head, [&](auto zero, auto access) {
+  visit_groups({rotation.q, rotation.k}, args.head, [&](auto zero, auto access) {
     using T = decltype(zero);
-    launch_early(ctx, rotate_kernel<T, access.value>, dim3(args.blocks(args.spans)), kThreads, args,
-                 data_of<T>(qkv), phase, rounded);
+    launch_early(ctx, rotate_gated_kernel<T, access.value>, dim3(args.blocks(args.spans)), kThreads,
+                 args);
   });
 }
 

@@ -3,7 +3,8 @@
 #include <initializer_list>
 
 #include "ops/cuda/kernel.cuh"
-#include "ops/rotary.h"
+#include "ops/cuda/sequence.cuh"
+#include "ops/rotation.h"
 
 // How rotary kernels see q and k: a thread works on a group of neighbouring pairs of one head.
 namespace carope::cuda {
@@ -13,6 +14,9 @@ inline constexpr int kRotaryThreads = 256;
 
 /// How a group is moved: with wide accesses in one of the two layouts, or element by element.
 enum class Access : std::uint8_t { kHalf, kInterleaved, kAny };
+
+/// The backward pass of a rotation is a rotation the other way.
+enum class Direction : std::uint8_t { kForward, kBackward };
 
 struct HeadShape {
   int pairs;
@@ -25,6 +29,58 @@ struct HeadShape {
         partner(layout == RotaryLayout::kHalf ? pairs : 1) {}
 
   __host__ __device__ int groups() const { return (pairs + kGroup - 1) / kGroup; }
+};
+
+/// Heads as kernels see them.
+struct HeadRows {
+  void* data;
+  std::int64_t row_stride, token_stride, head_stride;  // in elements
+  int count;
+
+  HeadRows(const Heads& heads)
+      : data(heads.data),
+        row_stride(heads.row_stride),
+        token_stride(heads.token_stride),
+        head_stride(heads.head_stride),
+        count(static_cast<int>(heads.count)) {}
+
+  template <class T>
+  __device__ T* at(int row, int token, int head) const {
+    return static_cast<T*>(data) + row * row_stride + token * token_stride + head * head_stride;
+  }
+};
+
+/// carope::Rotation as kernels see it, with null for what is not there.
+struct RotationArgs {
+  HeadRows q, k;
+  HeadShape head;
+  float magnitude;
+  const std::uint32_t* increments;  // [P]
+  const float* logits;              // [B, T, K]
+  const double* ratios;             // [P]
+  int exponent_start;
+  std::uint32_t* carry;   // [B, chunks, K, P]
+  std::uint32_t* state;   // [B, K, P]
+  std::uint16_t* phases;  // [B, T, K, P]
+  Positions positions;
+  int batch;
+  int group;  // query heads that share a key head
+
+  RotationArgs(const Rotation& rotation, const Sequence& seq)
+      : q(rotation.q),
+        k(rotation.k),
+        head(rotation.pairs, rotation.layout),
+        magnitude(rotation.magnitude),
+        increments(data_of<std::uint32_t>(rotation.increments)),
+        logits(data_of<float>(rotation.logits)),
+        ratios(data_of<double>(rotation.ratios)),
+        exponent_start(static_cast<int>(rotation.exponent_start)),
+        carry(data_of<std::uint32_t>(rotation.carry)),
+        state(data_of<std::uint32_t>(rotation.state)),
+        phases(data_of<std::uint16_t>(rotation.phases)),
+        positions(seq),
+        batch(static_cast<int>(seq.batch)),
+        group(k.count > 0 ? q.count / k.count : 1) {}
 };
 
 /// Sixteen elements in registers. Those of bf16 stay packed, two a register.
@@ -189,17 +245,20 @@ __device__ void sincos_turns(std::uint32_t turns, float& sine, float& cosine) {
 }
 
 /// The rotation of a group by one phase a pair.
-struct Rotation {
+struct GroupRotation {
   float sine[kGroup];
   float cosine[kGroup];
 
   template <class T>
-  __device__ static Rotation by(const std::uint32_t (&phase)[kGroup], Direction direction) {
-    Rotation rotation;
+  __device__ static GroupRotation by(const std::uint32_t (&phase)[kGroup], Direction direction,
+                                     float magnitude = 1.0F) {
+    GroupRotation rotation;
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
       const std::uint32_t turns = direction == Direction::kForward ? phase[i] : 0U - phase[i];
       sincos_turns<T>(turns, rotation.sine[i], rotation.cosine[i]);
+      rotation.sine[i] *= magnitude;
+      rotation.cosine[i] *= magnitude;
     }
     return rotation;
   }
@@ -229,17 +288,20 @@ struct AccessTag {
   static constexpr Access value = kAccess;
 };
 
-/// Calls visit(T{}, AccessTag{}) with the element type of some tensors [.., 3C] and the widest
-/// access that all of them allow.
+/// Calls visit(T{}, AccessTag{}) with the element type of some heads and the widest access that all
+/// of them allow.
 template <class Visit>
-void visit_groups(std::initializer_list<Tensor> tensors, const HeadShape& shape,
-                  const Visit& visit) {
-  const DType dtype = tensors.begin()->dtype();
+void visit_groups(std::initializer_list<Heads> all, const HeadShape& shape, const Visit& visit) {
+  const DType dtype = all.begin()->dtype;
   bool wide = shape.pairs % kGroup == 0;
-  for (const Tensor& tensor : tensors) {
-    check<ShapeError>(tensor.dtype() == dtype, "q and k are {}, but their gradients are {}",
-                      to_string(dtype), to_string(tensor.dtype()));
-    wide = wide && reinterpret_cast<std::uintptr_t>(tensor.raw()) % (kGroup * size_of(dtype)) == 0;
+  for (const Heads& heads : all) {
+    check<ShapeError>(heads.dtype == dtype, "q and k are {}, but their gradients are {}",
+                      to_string(dtype), to_string(heads.dtype));
+    const auto begin = reinterpret_cast<std::uintptr_t>(heads.data);
+    wide = wide && begin % (kGroup * size_of(dtype)) == 0;
+    for (const std::int64_t stride : {heads.row_stride, heads.token_stride, heads.head_stride}) {
+      wide = wide && stride % kGroup == 0;
+    }
   }
   visit_float(dtype, [&](auto zero) {
     if (!wide) {

@@ -1,12 +1,11 @@
-#include "ops/carope.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "core/parallel.h"
-#include "ops/rotate_cpu.h"
+#include "ops/gate.h"
+#include "ops/rotation/rotate_cpu.h"
 
 namespace carope::cpu {
 namespace {
@@ -21,12 +20,13 @@ std::uint32_t low_bits(double value) {
   return static_cast<std::uint32_t>(std::bit_cast<std::uint64_t>(value));
 }
 
-double softplus(double z) { return std::max(z, 0.0) + log1p_f64(exp_f64(-std::abs(z))); }
-
-double sigmoid(double z) {
-  const double decayed = exp_f64(-std::abs(z));
-  return (z < 0.0 ? decayed : 1.0) / (1.0 + decayed);
-}
+struct Math {
+  static double abs(double x) { return std::abs(x); }
+  static double exp_of_negative(double x) { return exp_f64(x); }
+  static double log1p(double x) { return log1p_f64(x); }
+  static double max(double a, double b) { return std::max(a, b); }
+  static double divide(double a, double b) { return a / b; }
+};
 
 /// f for one vector of gates. All frequencies come from here, so that they do not depend on where
 /// in a sequence, or in how many pieces, they are computed. A NaN logit gives some number.
@@ -35,7 +35,8 @@ void frequency_vector(const float* logits, std::uint32_t* frequency) {
   constexpr double kLargest = kOne - 1.0;
 #pragma omp simd
   for (std::int64_t i = 0; i < kLanes; ++i) {
-    const double fraction = kOne / (softplus(logits[i]) + 1.0);
+    const double z = logits[i];
+    const double fraction = gate::frequency<Math>(z, gate::decayed<Math>(z), kOne);
     frequency[i] = low_bits((fraction < kLargest ? fraction : kLargest) + kRounder);
   }
 }
@@ -73,15 +74,18 @@ class FrequencyReader {
   std::uint32_t values_[kLanes] = {};
 };
 
-/// Multiplies each gate's gradient, which is Σ_p e f^e G_p, by what turns it into
-/// dz = df/dz Σ_p e f^(e-1) G_p with df/dz = -f² σ(z).
+/// Multiplies each gate's gradient, which is Σ_p e ratio f^e G_p, by what turns it into
+/// dz = df/dz Σ_p e ratio f^(e-1) G_p with df/dz = -f² σ(z).
 void scale_by_gate_slope(Context& ctx, const Tensor& logits, const Tensor& dlogits) {
   const float* z = logits.f32();
   float* gradient = dlogits.f32();
   parallel_blocks(ctx, dlogits.size(), kGates, [&](std::int64_t begin, std::int64_t end) {
 #pragma omp simd
     for (std::int64_t i = begin; i < end; ++i) {
-      const double slope = sigmoid(z[i]) / (softplus(z[i]) + 1.0);
+      const double logit = z[i];
+      const double decayed = gate::decayed<Math>(logit);
+      const double slope =
+          gate::sigmoid<Math>(logit, decayed) / (gate::softplus<Math>(logit, decayed) + 1.0);
       gradient[i] = static_cast<float>(-slope * gradient[i]);
     }
   });
@@ -117,11 +121,25 @@ struct Powers {
     }
   }
 
-  /// Adds each power, as radians, to the phase of its pair.
-  void advance(std::uint32_t* phase) const {
+  /// Adds each power times its factor, which makes turns of it, to the phase of its pair.
+  void advance(std::uint32_t* phase, const double* turns) const {
 #pragma omp simd
     for (std::int64_t p = 0; p < pairs; ++p) {
-      phase[p] += low_bits(values[p] * kTurnsPerRadian + kRounder);
+      phase[p] += low_bits(values[p] * turns[p] + kRounder);
+    }
+  }
+};
+
+/// What the pairs of every head and token have in common.
+struct PairFactors {
+  alignas(64) double turns[kMaxRotaryPairs];      // of a power of f: ratio * kTurnsPerRadian
+  alignas(64) double exponents[kMaxRotaryPairs];  // ratio * (p + exponent_start)
+
+  explicit PairFactors(const Rotation& rotation) {
+    for (std::int64_t p = 0; p < rotation.pairs; ++p) {
+      const double ratio = rotation.ratios ? rotation.ratios.data<double>()[p] : 1.0;
+      turns[p] = ratio * kTurnsPerRadian;
+      exponents[p] = ratio * static_cast<double>(p + rotation.exponent_start);
     }
   }
 };
@@ -130,59 +148,60 @@ struct Powers {
 template <class Count>
 class Kernel {
  public:
-  Kernel(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
-         const Tensor& carry, Count pairs)
+  Kernel(Context& ctx, const Rotation& rotation, const Sequence& seq, Count pairs)
       : ctx_(ctx),
-        carope_(carope),
+        rotation_(rotation),
         seq_(seq),
-        logits_(logits.f32()),
-        carry_(carry ? carry.data<std::uint32_t>() : nullptr),
+        logits_(rotation.logits.f32()),
+        carry_(rotation.carry.data<std::uint32_t>()),
+        factors_(rotation),
         pairs_(pairs),
-        chunks_(carope.chunks(seq.length)) {}
+        heads_(rotation.k.count),
+        group_(rotation.q.count / rotation.k.count),
+        chunks_(rotation.chunks(seq.length)) {}
 
-  void forward(const Tensor& qkv, const Tensor& state, const Tensor& phases) const {
-    std::uint16_t* rounded = phases ? phases.data<std::uint16_t>() : nullptr;
+  void forward() const {
+    std::uint32_t* state = rotation_.state ? rotation_.state.data<std::uint32_t>() : nullptr;
     scan_chunks(state);
     for_each_span(0, [&](const Span& span) {
       alignas(64) std::uint32_t phase[kMaxRotaryPairs];
-      rotate(span, qkv, Direction::kForward, phase, rounded);
-      pass_on_nan(span, qkv);
-      if (state && span.end == seq_.length) {
-        copy(phase, state.data<std::uint32_t>() + (span.b * carope_.heads + span.head) * pairs_);
+      rotate(span, Direction::kForward, rotation_.q, rotation_.k, phase);
+      pass_on_nan(span);
+      if (state != nullptr && span.end == seq_.length) {
+        copy(phase, state + (span.b * heads_ + span.head) * pairs_);
       }
     });
   }
 
-  void backward(const Tensor& qkv, const Tensor& dqkv, const Tensor& dlogits) const {
-    const float* values = qkv.f32();
-    const float* dvalues = dqkv.f32();
-    const double* later = sum_later_torque(values, dvalues);
+  void backward(const RotationGradients& gradients) const {
+    const double* later = sum_later_torque(gradients);
     for_each_span(0, [&](const Span& span) {
-      gate_backward(span, values, dvalues, later + chunk_index(span, span.chunk), dlogits.f32());
+      gate_backward(span, gradients, later + chunk_index(span, span.chunk));
       alignas(64) std::uint32_t phase[kMaxRotaryPairs];
-      rotate(span, dqkv, Direction::kBackward, phase);
+      rotate(span, Direction::kBackward, gradients.dq, gradients.dk, phase);
     });
   }
 
  private:
-  /// One head of one row over one chunk of tokens: what a task works on.
+  /// One key head of one row over one chunk of tokens, with the query heads that share it: what a
+  /// task works on.
   struct Span {
     std::int64_t b, chunk, head;
     std::int64_t begin, end;  // tokens
   };
 
   Span span_at(std::int64_t b, std::int64_t chunk, std::int64_t head) const {
-    const std::int64_t begin = chunk * carope_.chunk;
-    return {b, chunk, head, begin, std::min(seq_.length, begin + carope_.chunk)};
+    const std::int64_t begin = chunk * rotation_.chunk;
+    return {b, chunk, head, begin, std::min(seq_.length, begin + rotation_.chunk)};
   }
 
   /// Calls visit(span) for every span from the chunk `first` on, on all threads.
   template <class Visit>
   void for_each_span(std::int64_t first, const Visit& visit) const {
     const std::int64_t chunks = chunks_ - first;
-    parallel_for(ctx_, seq_.batch * chunks * carope_.heads, [&](std::int64_t task) {
-      const std::int64_t chunk = task / carope_.heads;
-      visit(span_at(chunk / chunks, first + chunk % chunks, task % carope_.heads));
+    parallel_for(ctx_, seq_.batch * chunks * heads_, [&](std::int64_t task) {
+      const std::int64_t chunk = task / heads_;
+      visit(span_at(chunk / chunks, first + chunk % chunks, task % heads_));
     });
   }
 
@@ -190,24 +209,20 @@ class Kernel {
     return seq_.document_start && seq_.start_of(b, t) == t;
   }
 
-  // Where a span's entries are, in a tensor [B, T, H] or [B, T, H, P], in [B, chunks, H, P] and in
-  // [B, T, 3C].
+  // Where a span's entries are, in a tensor [B, T, K] or [B, T, K, P], and in [B, chunks, K, P].
   std::int64_t gate_index(const Span& span, std::int64_t t) const {
-    return (span.b * seq_.length + t) * carope_.heads + span.head;
+    return (span.b * seq_.length + t) * heads_ + span.head;
   }
   std::int64_t phase_index(const Span& span, std::int64_t t) const {
     return gate_index(span, t) * pairs_;
   }
   std::int64_t chunk_index(const Span& span, std::int64_t chunk) const {
-    return ((span.b * chunks_ + chunk) * carope_.heads + span.head) * pairs_;
+    return ((span.b * chunks_ + chunk) * heads_ + span.head) * pairs_;
   }
-  std::int64_t query_index(const Span& span, std::int64_t t) const {
-    return (span.b * seq_.length + t) * 3 * key_offset() + span.head * 2 * pairs_;
-  }
-  std::int64_t key_offset() const { return carope_.heads * 2 * pairs_; }
+  std::int64_t first_query(const Span& span) const { return span.head * group_; }
 
   FrequencyReader frequencies(const Span& span) const {
-    return {logits_ + gate_index(span, span.begin), carope_.heads, span.end - span.begin};
+    return {logits_ + gate_index(span, span.begin), heads_, span.end - span.begin};
   }
 
   template <class T>
@@ -228,24 +243,27 @@ class Kernel {
       if (starts_document(span.b, t)) {
         zero(phase);
       }
-      powers.set(frequency(t - span.begin), carope_.exponent_start);
-      powers.advance(phase);
+      powers.set(frequency(t - span.begin), rotation_.exponent_start);
+      powers.advance(phase, factors_.turns);
       visit(t);
     }
   }
 
-  /// Rotates q and k of a span in place; `phase` ends as the phase after its last token. `rounded`
-  /// [B, T, H, P], if given, gets every phase.
-  void rotate(const Span& span, const Tensor& qkv, Direction direction, std::uint32_t* phase,
-              std::uint16_t* rounded = nullptr) const {
+  /// Rotates a span of q and k, or of their gradients, in place; `phase` ends as the phase after
+  /// the span's last token. The forward pass keeps every phase that is asked for.
+  void rotate(const Span& span, Direction direction, const Heads& q, const Heads& k,
+              std::uint32_t* phase) const {
+    std::uint16_t* rounded = rotation_.phases && direction == Direction::kForward
+                                 ? rotation_.phases.data<std::uint16_t>()
+                                 : nullptr;
     copy(carry_ + chunk_index(span, span.chunk), phase);
-    Rotation rotation(pairs_);
-    float* values = qkv.f32();
+    SinesOfHead sines(pairs_);
     scan(span, phase, [&](std::int64_t t) {
-      float* query = values + query_index(span, t);
-      rotation.set(phase, direction);
-      rotation.apply(query, carope_.layout);
-      rotation.apply(query + key_offset(), carope_.layout);
+      sines.set(phase, direction, rotation_.magnitude);
+      for (std::int64_t i = 0; i < group_; ++i) {
+        sines.rotate(q.at<float>(span.b, t, first_query(span) + i), rotation_.layout);
+      }
+      sines.rotate(k.at<float>(span.b, t, span.head), rotation_.layout);
       if (rounded != nullptr) {
         round(phase, rounded + phase_index(span, t));
       }
@@ -259,28 +277,28 @@ class Kernel {
   }
 
   /// A phase in turns cannot be NaN, so a NaN logit is put into the query: it must reach the loss.
-  void pass_on_nan(const Span& span, const Tensor& qkv) const {
+  void pass_on_nan(const Span& span) const {
     for (std::int64_t t = span.begin; t < span.end; ++t) {
       const float logit = logits_[gate_index(span, t)];
       if (std::isnan(logit)) {
-        qkv.f32()[query_index(span, t)] = logit;
+        *rotation_.q.at<float>(span.b, t, first_query(span)) = logit;
       }
     }
   }
 
   /// Fills the carries: the phase before each chunk, from `state` or zero.
-  void scan_chunks(const Tensor& state) const {
+  void scan_chunks(const std::uint32_t* state) const {
     // First the sum of the chunk before, on all threads, then the sums of all before that one.
     for_each_span(1, [&](const Span& span) {
       std::uint32_t* sum = carry_ + chunk_index(span, span.chunk);
       zero(sum);
       scan(span_at(span.b, span.chunk - 1, span.head), sum, [](std::int64_t) {});
     });
-    for (std::int64_t row = 0; row < seq_.batch * carope_.heads; ++row) {
-      const Span first = span_at(row / carope_.heads, 0, row % carope_.heads);
+    for (std::int64_t row = 0; row < seq_.batch * heads_; ++row) {
+      const Span first = span_at(row / heads_, 0, row % heads_);
       std::uint32_t* carry = carry_ + chunk_index(first, 0);
-      if (state) {
-        copy(state.data<std::uint32_t>() + row * pairs_, carry);
+      if (state != nullptr) {
+        copy(state + row * pairs_, carry);
       } else {
         zero(carry);
       }
@@ -303,40 +321,42 @@ class Kernel {
   }
 
   /// Adds the gradient of every pair's phase at one token, which needs only the rotated q and k.
-  void add_torque(const Span& span, std::int64_t t, const float* qkv, const float* dqkv,
+  void add_torque(const Span& span, std::int64_t t, const RotationGradients& gradients,
                   double* sums) const {
-    const float* query = qkv + query_index(span, t);
-    const float* dquery = dqkv + query_index(span, t);
-    const std::int64_t step = carope_.layout == RotaryLayout::kHalf ? 1 : 2;
-    const std::int64_t partner = carope_.layout == RotaryLayout::kHalf ? std::int64_t{pairs_} : 1;
-    for (const std::int64_t offset : {std::int64_t{0}, key_offset()}) {
-      const float* x = query + offset;
-      const float* dx = dquery + offset;
+    for (std::int64_t i = 0; i < group_; ++i) {
+      const std::int64_t head = first_query(span) + i;
+      add_torque(rotation_.q.at<const float>(span.b, t, head),
+                 gradients.dq.at<const float>(span.b, t, head), sums);
+    }
+    add_torque(rotation_.k.at<const float>(span.b, t, span.head),
+               gradients.dk.at<const float>(span.b, t, span.head), sums);
+  }
+  void add_torque(const float* x, const float* dx, double* sums) const {
+    const std::int64_t step = rotation_.layout == RotaryLayout::kHalf ? 1 : 2;
+    const std::int64_t partner = rotation_.layout == RotaryLayout::kHalf ? std::int64_t{pairs_} : 1;
 #pragma omp simd
-      for (std::int64_t p = 0; p < pairs_; ++p) {
-        const std::int64_t i = p * step;
-        const std::int64_t j = i + partner;
-        sums[p] += x[i] * dx[j] - x[j] * dx[i];
-      }
+    for (std::int64_t p = 0; p < pairs_; ++p) {
+      const std::int64_t i = p * step;
+      const std::int64_t j = i + partner;
+      sums[p] += x[i] * dx[j] - x[j] * dx[i];
     }
   }
 
   /// For each chunk, the phase gradients of all later tokens of the document that runs past its
   /// end, as [B, chunks, H, P].
-  const double* sum_later_torque(const float* qkv, const float* dqkv) const {
-    const Tensor scratch =
-        ctx_.scratch({{seq_.batch, chunks_, carope_.heads, pairs_}, DType::kF64});
+  const double* sum_later_torque(const RotationGradients& gradients) const {
+    const Tensor scratch = ctx_.scratch({{seq_.batch, chunks_, heads_, pairs_}, DType::kF64});
     auto* later = scratch.data<double>();
     for_each_span(1, [&](const Span& span) {
       double* sums = later + chunk_index(span, span.chunk - 1);
       zero(sums);
       for (std::int64_t t = span.begin; t < span.end && seq_.start_of(span.b, t) < span.begin;
            ++t) {
-        add_torque(span, t, qkv, dqkv, sums);
+        add_torque(span, t, gradients, sums);
       }
     });
-    for (std::int64_t row = 0; row < seq_.batch * carope_.heads; ++row) {
-      const Span last = span_at(row / carope_.heads, chunks_ - 1, row % carope_.heads);
+    for (std::int64_t row = 0; row < seq_.batch * heads_; ++row) {
+      const Span last = span_at(row / heads_, chunks_ - 1, row % heads_);
       zero(later + chunk_index(last, last.chunk));
       for (std::int64_t chunk = chunks_ - 2; chunk >= 0; --chunk) {
         const Span next = span_at(last.b, chunk + 1, last.head);
@@ -348,21 +368,22 @@ class Kernel {
     return later;
   }
 
-  /// Writes Σ_p e f^e G_p for each token of a span, where e = p + exponent_start and G_p is the sum
-  /// of the phase gradients from the token to the end of its document.
-  void gate_backward(const Span& span, const float* qkv, const float* dqkv, const double* later,
-                     float* dlogits) const {
+  /// Writes Σ_p e ratio f^e G_p for each token of a span, where e = p + exponent_start and G_p is
+  /// the sum of the phase gradients from the token to the end of its document.
+  void gate_backward(const Span& span, const RotationGradients& gradients,
+                     const double* later) const {
+    float* dlogits = gradients.dlogits.f32();
     alignas(64) double gradient[kMaxRotaryPairs];
     copy(later, gradient);
     Powers powers(pairs_);
     FrequencyReader frequency = frequencies(span);
     for (std::int64_t t = span.end - 1; t >= span.begin; --t) {
-      add_torque(span, t, qkv, dqkv, gradient);
-      powers.set(frequency(t - span.begin), carope_.exponent_start);
+      add_torque(span, t, gradients, gradient);
+      powers.set(frequency(t - span.begin), rotation_.exponent_start);
       double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
       for (std::int64_t p = 0; p < pairs_; ++p) {
-        sum += static_cast<double>(p + carope_.exponent_start) * powers.values[p] * gradient[p];
+        sum += factors_.exponents[p] * powers.values[p] * gradient[p];
       }
       dlogits[gate_index(span, t)] = static_cast<float>(sum);
       if (starts_document(span.b, t)) {
@@ -372,30 +393,28 @@ class Kernel {
   }
 
   Context& ctx_;
-  const Carope& carope_;
+  const Rotation& rotation_;
   const Sequence& seq_;
-  const float* logits_;   // [B, T, H]
-  std::uint32_t* carry_;  // [B, chunks, H, P]
+  const float* logits_;   // [B, T, K]
+  std::uint32_t* carry_;  // [B, chunks, K, P]
+  PairFactors factors_;
   Count pairs_;
+  std::int64_t heads_;  // key heads
+  std::int64_t group_;  // query heads that share a key head
   std::int64_t chunks_;
 };
 
 }  // namespace
 
-void carope(Context& ctx, const Carope& carope, const Sequence& seq, const Tensor& logits,
-            const Tensor& qkv, const Tensor& carry, const Tensor& state, const Tensor& phases) {
-  with_pairs(carry.cols(), [&](auto pairs) {
-    Kernel(ctx, carope, seq, logits, carry, pairs).forward(qkv, state, phases);
-  });
+void rotate_gated(Context& ctx, const Rotation& rotation, const Sequence& seq) {
+  with_pairs(rotation.pairs, [&](auto pairs) { Kernel(ctx, rotation, seq, pairs).forward(); });
 }
 
-void carope_backward(Context& ctx, const Carope& carope, const Sequence& seq,
-                     const CaropeBackward& args) {
-  with_pairs(args.carry.cols(), [&](auto pairs) {
-    Kernel(ctx, carope, seq, args.logits, args.carry, pairs)
-        .backward(args.qkv, args.dqkv, args.dlogits);
-  });
-  scale_by_gate_slope(ctx, args.logits, args.dlogits);
+void rotate_gated_backward(Context& ctx, const Rotation& rotation, const Sequence& seq,
+                           const RotationGradients& gradients) {
+  with_pairs(rotation.pairs,
+             [&](auto pairs) { Kernel(ctx, rotation, seq, pairs).backward(gradients); });
+  scale_by_gate_slope(ctx, rotation.logits, gradients.dlogits);
 }
 
 }  // namespace carope::cpu
