@@ -47,7 +47,7 @@ class Perplexity : public testing::Test {
     return model;
   }
 
-  Evaluation measure(const Gpt& model, const EvalConfig& config, bool documents = false) {
+  Evaluation measure(Gpt& model, const EvalConfig& config, bool documents = false) {
     return measure_perplexity(
         ctx_, model, {.stream = stream_, .end_of_text = kEndOfText, .documents = documents},
         config);
@@ -109,7 +109,7 @@ const std::vector<EvalConfig> kProtocols{
 
 TEST_F(Perplexity, IsThatOfWholeWindowsInAnyPiecesAndRows) {
   for (const std::string encoding : {"carope", "alibi", "sinusoidal"}) {
-    const Gpt model = this->model(encoding);
+    Gpt model = this->model(encoding);
     Naive naive(model, tokens_);
     for (EvalConfig config : kProtocols) {
       config.lengths = {7, 24, 13};
@@ -124,7 +124,7 @@ TEST_F(Perplexity, IsThatOfWholeWindowsInAnyPiecesAndRows) {
 
 TEST_F(Perplexity, IsTheSameWhenSeveralProtocolsShareTheirWindows) {
   constexpr std::array kAll{Protocol::kLast, Protocol::kWindows, Protocol::kSliding};
-  const Gpt model = this->model("carope");
+  Gpt model = this->model("carope");
   Naive naive(model, tokens_);
   for (const Resample resample : {Resample::kWindows, Resample::kDocuments}) {
     // Sliding windows of 8 and 24 contain those that lie side by side; those of 7, whose stride is
@@ -144,7 +144,7 @@ TEST_F(Perplexity, IsTheSameWhenSeveralProtocolsShareTheirWindows) {
 }
 
 TEST_F(Perplexity, LosesNothingToRoundingWhenItSums) {
-  const Gpt model = this->model("carope");
+  Gpt model = this->model("carope");
   Naive naive(model, tokens_);
   for (EvalConfig config : kProtocols) {
     config.lengths = {24};
@@ -154,7 +154,7 @@ TEST_F(Perplexity, LosesNothingToRoundingWhenItSums) {
 }
 
 TEST_F(Perplexity, KeepsAttentionWithinDocumentsWhereTheModelDid) {
-  const Gpt model = this->model("carope");
+  Gpt model = this->model("carope");
   Naive naive(model, tokens_, true);
   for (EvalConfig config : kProtocols) {
     config.lengths = {40, 7};
@@ -168,7 +168,8 @@ TEST_F(Perplexity, KeepsAttentionWithinDocumentsWhereTheModelDid) {
 }
 
 TEST_F(Perplexity, ScoresTheSameTargetsAtEveryLength) {
-  const Evaluation got = measure(model("none"), {.lengths = {1, 7, 13, 24}, .tokens = 100});
+  Gpt none = model("none");
+  const Evaluation got = measure(none, {.lengths = {1, 7, 13, 24}, .tokens = 100});
   EXPECT_EQ(got.tokens, 96);
   for (const LengthScore& score : got.lengths) {
     EXPECT_EQ(score.tokens, 96) << score.length;
@@ -194,8 +195,8 @@ TEST_F(Perplexity, FindsDocumentsFarIntoTheStream) {
 }
 
 TEST_F(Perplexity, GathersThePositionsOfALongWindow) {
-  const LengthScore score =
-      measure(model("none"), {.lengths = {100}, .positions = 8}).lengths.front();
+  Gpt none = model("none");
+  const LengthScore score = measure(none, {.lengths = {100}, .positions = 8}).lengths.front();
   std::vector<std::int64_t> first, counts;
   for (const PositionLoss& point : score.positions) {
     first.push_back(point.position);
@@ -206,7 +207,7 @@ TEST_F(Perplexity, GathersThePositionsOfALongWindow) {
 }
 
 TEST_F(Perplexity, HasNoValueWhereWeightsAreBroken) {
-  const Gpt broken = model("rope");
+  Gpt broken = model("rope");
   broken.parameter("embedding").value.f32()[7] = std::nanf("");
   const Evaluation got = measure(broken, {.lengths = {16}});
   EXPECT_THAT(got.lengths.front().reason, HasSubstr("not finite"));
@@ -316,6 +317,45 @@ TEST_F(EvalCommand, ScoresWhatWasTrained) {
                             "reason": "past the 16 positions of the encoding 'learnable'"})"));
 }
 
+TEST_F(EvalCommand, ScalesTheRopeOfATrainedModel) {
+  const Ended trained = run("train --out " + path("rope") + " " + small_training(folder_ / "data") +
+                            " --position.encoding rope --train.tokens 3200");
+  ASSERT_EQ(trained.status, 0) << trained.output;
+  const Ended scaled =
+      run("eval " + path("rope") + " --rope-scaling dynamic_ntk:2 --lengths 16,64 --json " +
+          path("scaled.json"));
+  ASSERT_EQ(scaled.status, 0) << scaled.output;
+  const Json json = Json::parse(read_file(folder_ / "scaled.json"));
+  EXPECT_EQ(json["rope_scaling"], "dynamic_ntk:2");
+
+  // A model that is made with the setting, for each length.
+  const fs::path checkpoint = find_checkpoint(folder_ / "rope");
+  GptConfig config = saved_config(checkpoint).model;
+  config.encoding_options["scaling"] = std::string("dynamic_ntk");
+  config.encoding_options["factor"] = 2.0;
+  Gpt model(config);
+  load_weights(checkpoint, model);
+  Context ctx = Context::cpu(2);
+  const TokenStream stream(find_shards(folder_ / "data", Split::kValidation));
+  const Evaluation expected =
+      measure_perplexity(ctx, model, {.stream = stream}, {.lengths = {16, 64}});
+  const Ended plain = run("eval " + path("rope") + " --lengths 16,64 --json " + path("plain.json"));
+  ASSERT_EQ(plain.status, 0) << plain.output;
+  const Json unscaled = Json::parse(read_file(folder_ / "plain.json"));
+  for (const std::size_t i : {0, 1}) {
+    EXPECT_NEAR(json["lengths"][i]["loss"], expected.lengths[i].loss, 1e-6);
+  }
+  EXPECT_EQ(json["lengths"][0]["loss"], unscaled["lengths"][0]["loss"]);  // as long as in training
+  EXPECT_NE(json["lengths"][1]["loss"], unscaled["lengths"][1]["loss"]);
+
+  const Ended report = run("report " + path("rope") + " --out " + path("report"));
+  EXPECT_EQ(report.status, 0) << report.output;
+  EXPECT_THAT(report.output, testing::ContainsRegex("\nrope, dynamic_ntk:2 +"));
+  expect_refusal(path("rope") + " --rope-scaling yarn:0.5", HasSubstr("position.factor = 0.5"));
+  save_run("gated", {});
+  expect_refusal(path("gated") + " --rope-scaling yarn:4", HasSubstr("no fixed rotation"));
+}
+
 TEST_F(EvalCommand, TakesDocumentsFromTheManifest) {
   save_run("run", {});
   const std::string command = path("run") + " --resample documents";
@@ -347,7 +387,7 @@ TEST_F(EvalCommand, KeepsAttentionWithinDocumentsWhereTheRunDid) {
   for (const bool documents : {false, true}) {
     const fs::path checkpoint =
         save_run(documents ? "packed" : "across", {{"data", {{"documents", documents}}}});
-    const Gpt model(saved_config(checkpoint).model);
+    Gpt model(saved_config(checkpoint).model);
     load_weights(checkpoint, model);
     losses.push_back(
         evaluate_checkpoints(ctx, *alone, {checkpoint}, config).front().lengths.front().loss);

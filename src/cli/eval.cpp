@@ -23,6 +23,7 @@ struct EvalOptions {
   EvalConfig config;
   std::filesystem::path data;
   std::filesystem::path json;
+  std::string rope_scaling;
   ComputeOptions compute;
   RankOptions ranks;
 };
@@ -104,20 +105,37 @@ void print_differences(const EvalOptions& options, const std::vector<Evaluation>
   fmt::print("{}", table.text());
 }
 
+/// Where a folder cannot be written to, the results are on the screen all the same.
+void keep_for_report(const std::vector<Evaluation>& evaluations) {
+  for (const Evaluation& evaluation : evaluations) {
+    try {
+      if (const auto file = keep_scaled_evaluation(evaluation)) {
+        fmt::print("\n{}: carope report shows it as a line of its own\n", file->string());
+      }
+    } catch (const FileError& error) {
+      fmt::print(stderr, "not kept for carope report: {}\n", error.what());
+    }
+  }
+}
+
 /// All ranks part in order, whatever the results are.
 std::vector<Evaluation> evaluate(const EvalOptions& options) {
   Workplace workplace = open_workplace(options.compute, options.ranks);
   if (workplace.first() && !options.json.empty()) {
     require_writable(options.json);
   }
-  std::vector<Evaluation> evaluations = evaluate_checkpoints(
-      workplace.ctx, *workplace.ranks, options.checkpoints, options.config, options.data);
+  std::vector<Evaluation> evaluations =
+      evaluate_checkpoints(workplace.ctx, *workplace.ranks, options.checkpoints, options.config,
+                           options.data, options.rope_scaling);
   if (!workplace.first()) {
     return evaluations;
   }
   print_perplexities(options, evaluations);
   if (evaluations.size() > 1) {
     print_differences(options, evaluations);
+  }
+  if (!options.rope_scaling.empty() && options.data.empty()) {
+    keep_for_report(evaluations);
   }
   if (!options.json.empty()) {
     write_file(options.json,
@@ -166,6 +184,9 @@ void add_eval(CLI::App& app) {
   add_resample_option(*command, config.resample, "windows");
   command->add_option("--data", options->data,
                       "folder of token shards; by default that of the runs");
+  command->add_option("--rope-scaling", options->rope_scaling,
+                      "scale RoPE for longer sequences, as NAME:FACTOR: linear, ntk, dynamic_ntk, "
+                      "yarn or llama3, e.g. yarn:4");
   command->add_option("--json", options->json, "write the results, with curves, to this file");
   add_compute_options(*command, options->compute);
   add_rank_options(*command, options->ranks);

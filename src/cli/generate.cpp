@@ -20,7 +20,7 @@ namespace {
 
 struct GenerateOptions {
   std::filesystem::path run;
-  std::string prompt, prompt_file, tokenizer;
+  std::string prompt, prompt_file, tokenizer, rope_scaling;
   GenerateConfig config;
   bool ignore_end = false;
   ComputeOptions compute;
@@ -49,7 +49,10 @@ void show_rates(std::int64_t prompt, const Generated& result) {
 
 void generate_text(const GenerateOptions& options) {
   const std::filesystem::path checkpoint = find_checkpoint(options.run);
-  const RunConfig run = saved_config(checkpoint);
+  RunConfig run = saved_config(checkpoint);
+  if (!options.rope_scaling.empty()) {
+    scale_rope(run.model, options.rope_scaling);
+  }
   const Tokenizer tokenizer = tokenizer_of(run, options.tokenizer);
   const std::string text = read_prompt(options);
   const std::vector<TokenId> prompt = prompt_tokens(tokenizer, text);
@@ -59,7 +62,7 @@ void generate_text(const GenerateOptions& options) {
   config.end = options.ignore_end ? std::nullopt : tokenizer.end_of_text();
 
   Context ctx = open_context(options.compute);
-  const Gpt model(run.model, ctx.device(), ctx.compute());
+  Gpt model(run.model, ctx.device(), ctx.compute());
   load_weights(checkpoint, model);
   const PoliteStop stop;
   WholeCharacters characters;
@@ -114,6 +117,9 @@ void add_generate(CLI::App& app) {
   command->add_option("--chunk", options->config.chunk, "tokens of the prompt to read at once")
       ->transform(as_quantity())
       ->capture_default_str();
+  command->add_option("--rope-scaling", options->rope_scaling,
+                      "scale RoPE for longer texts, as NAME:FACTOR: linear, ntk, dynamic_ntk, yarn "
+                      "or llama3, e.g. yarn:4");
   command->add_flag("--ignore-end", options->ignore_end, "go on behind the end of the text");
   add_compute_options(*command, options->compute);
   command->footer(

@@ -11,6 +11,7 @@
 #include "cli/step_line.h"
 #include "core/error.h"
 #include "report/run_record.h"
+#include "train/explain.h"
 #include "train/run_data.h"
 #include "train/trainer.h"
 
@@ -21,9 +22,11 @@ constexpr const char* kAuto = "auto";
 
 struct TrainOptions {
   std::filesystem::path folder;
+  CLI::Option* out = nullptr;
   CLI::Option* resume = nullptr;
   std::string resume_when;  // "auto", or nothing
   bool exact_sums = false;
+  bool explain = false;
   ComputeOptions compute;
   RankOptions ranks;
 };
@@ -132,7 +135,7 @@ bool train(const TrainOptions& options, Settings settings) {
 void add_train(CLI::App& app) {
   CLI::App* command = app.add_subcommand("train", "Trains a model on token shards");
   const auto options = std::make_shared<TrainOptions>();
-  command->add_option("--out", options->folder, "folder of the run")->required();
+  options->out = command->add_option("--out", options->folder, "folder of the run");
   options->resume =
       command
           ->add_option(
@@ -145,11 +148,20 @@ void add_train(CLI::App& app) {
   command->add_flag("--exact-sums", options->exact_sums,
                     "sum gradients in fp64, so that the losses do not depend on how many processes "
                     "train together; on the CPU only");
+  command->add_flag("--explain", options->explain,
+                    "print which kernels would serve and what memory they would take, and stop");
   add_compute_options(*command, options->compute);
   add_recompute_option(*command, options->compute);
   add_rank_options(*command, options->ranks);
   const auto run = RunOptions::add(*command);
   command->callback([options, run] {
+    if (options->explain) {
+      fmt::print("{}", explain_training(open_context(options->compute), read_run(run->settings())));
+      return;
+    }
+    if (options->out->count() == 0) {
+      throw CLI::RequiredError("--out");
+    }
     if (!train(*options, run->settings())) {
       throw CLI::RuntimeError(kInterrupted);
     }

@@ -1,7 +1,11 @@
 #include "eval/checkpoint_evaluation.h"
 
+#include <algorithm>
+
 #include "core/error.h"
+#include "core/file.h"
 #include "data/shards/manifest.h"
+#include "eval/evaluation_json.h"
 #include "train/checkpoint.h"
 #include "train/run_data.h"
 
@@ -50,7 +54,7 @@ std::vector<Candidate> find_candidates(const std::vector<fs::path>& paths) {
 
 }  // namespace
 
-std::vector<Evaluation> evaluate_model(Context& ctx, Communicator& ranks, const Gpt& model,
+std::vector<Evaluation> evaluate_model(Context& ctx, Communicator& ranks, Gpt& model,
                                        const RunConfig& run, const EvalConfig& config,
                                        std::span<const Protocol> protocols, const fs::path& data,
                                        const std::string& title) {
@@ -64,8 +68,14 @@ std::vector<Evaluation> evaluate_model(Context& ctx, Communicator& ranks, const 
 
 std::vector<Evaluation> evaluate_checkpoints(Context& ctx, Communicator& ranks,
                                              const std::vector<fs::path>& runs_or_checkpoints,
-                                             EvalConfig config, const fs::path& data) {
-  const std::vector<Candidate> candidates = find_candidates(runs_or_checkpoints);
+                                             EvalConfig config, const fs::path& data,
+                                             const std::string& rope_scaling) {
+  std::vector<Candidate> candidates = find_candidates(runs_or_checkpoints);
+  if (!rope_scaling.empty()) {
+    for (Candidate& candidate : candidates) {
+      scale_rope(candidate.config.model, rope_scaling);
+    }
+  }
   const RunConfig& first = candidates.front().config;
   for (const Candidate& candidate : candidates) {
     check_comparable(candidates.front(), candidate, !config.lengths.empty(), !data.empty());
@@ -84,7 +94,7 @@ std::vector<Evaluation> evaluate_checkpoints(Context& ctx, Communicator& ranks,
   for (const auto& [named, checkpoint, run] : candidates) {
     const std::int64_t step = checkpoint_state(checkpoint).step;
     require_same_step(ranks, step, named);
-    const Gpt model(run.model, ctx.device(), ctx.compute());
+    Gpt model(run.model, ctx.device(), ctx.compute());
     load_weights(checkpoint, model);
     Evaluation evaluation =
         evaluate_model(ctx, ranks, model, run, config, std::span(&config.protocol, 1), folder,
@@ -92,9 +102,30 @@ std::vector<Evaluation> evaluate_checkpoints(Context& ctx, Communicator& ranks,
             .front();
     evaluation.checkpoint = checkpoint.string();
     evaluation.step = step;
+    evaluation.rope_scaling = rope_scaling;
     evaluations.push_back(std::move(evaluation));
   }
   return evaluations;
+}
+
+fs::path scaled_evaluation_file(const fs::path& run, const std::string& rope_scaling,
+                                Protocol protocol) {
+  std::string name = rope_scaling;
+  std::replace(name.begin(), name.end(), ':', '-');
+  return run /
+         fmt::format("evaluation-scaled-{}{}.json", name,
+                     protocol == Protocol::kWindows ? "" : fmt::format("-{}", to_string(protocol)));
+}
+
+std::optional<fs::path> keep_scaled_evaluation(const Evaluation& evaluation) {
+  const fs::path run = fs::path(evaluation.checkpoint).parent_path().parent_path();
+  if (!fs::exists(run / "config.toml")) {
+    return std::nullopt;
+  }
+  const fs::path file =
+      scaled_evaluation_file(run, evaluation.rope_scaling, evaluation.config.protocol);
+  write_file(file, to_json(evaluation));
+  return file;
 }
 
 }  // namespace carope

@@ -49,15 +49,19 @@ Json json_of(const Evaluation& evaluation) {
     lengths.push_back(json_of(score));
   }
   const EvalConfig& config = evaluation.config;
-  return {{"version", version()},
-          {"checkpoint", evaluation.checkpoint},
-          {"step", evaluation.step},
-          {"protocol", to_string(config.protocol)},
-          {"stride", config.stride},
-          {"last", config.last},
-          {"resample", to_string(config.resample)},
-          {"tokens", evaluation.tokens},
-          {"lengths", lengths}};
+  Json json{{"version", version()},
+            {"checkpoint", evaluation.checkpoint},
+            {"step", evaluation.step},
+            {"protocol", to_string(config.protocol)},
+            {"stride", config.stride},
+            {"last", config.last},
+            {"resample", to_string(config.resample)},
+            {"tokens", evaluation.tokens},
+            {"lengths", lengths}};
+  if (!evaluation.rope_scaling.empty()) {
+    json["rope_scaling"] = evaluation.rope_scaling;
+  }
+  return json;
 }
 
 /// A path that is no UTF-8 is no reason to lose a score.

@@ -337,7 +337,7 @@ std::string_view to_string(Resample resample) {
   return resample == Resample::kWindows ? "windows" : "documents";
 }
 
-std::vector<Evaluation> measure_perplexity(Context& ctx, Communicator& ranks, const Gpt& model,
+std::vector<Evaluation> measure_perplexity(Context& ctx, Communicator& ranks, Gpt& model,
                                            const EvalData& data, const EvalConfig& given,
                                            std::span<const Protocol> protocols,
                                            const std::string& title) {
@@ -379,6 +379,7 @@ std::vector<Evaluation> measure_perplexity(Context& ctx, Communicator& ranks, co
   }
   for (std::size_t i = 0; i < config.lengths.size(); ++i) {
     const std::int64_t length = config.lengths[i];
+    model.serve(length);
     const std::vector<LengthScore> scores =
         length <= bound
             ? scorer.score(length, windows[i], evaluations.size(), progress)
@@ -392,10 +393,11 @@ std::vector<Evaluation> measure_perplexity(Context& ctx, Communicator& ranks, co
       evaluations[j].lengths.push_back(scores[j]);
     }
   }
+  model.serve(model.config().length);
   return evaluations;
 }
 
-Evaluation measure_perplexity(Context& ctx, const Gpt& model, const EvalData& data,
+Evaluation measure_perplexity(Context& ctx, Gpt& model, const EvalData& data,
                               const EvalConfig& config, const std::string& title) {
   const auto alone = make_alone();
   return measure_perplexity(ctx, *alone, model, data, config, std::span(&config.protocol, 1), title)

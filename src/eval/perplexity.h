@@ -70,6 +70,7 @@ struct LengthScore {
 
 struct Evaluation {
   std::string checkpoint{};
+  std::string rope_scaling{};  // e.g. "yarn:4", where the model was scaled for the evaluation
   std::int64_t step = 0;
   EvalConfig config{};      // with `last` filled in where it counts
   std::int64_t tokens = 0;  // of the stretch of the stream that all lengths are scored on
@@ -81,13 +82,13 @@ struct Evaluation {
 /// `kWindows` scores the same targets at every length. Memory does not grow with the length but for
 /// the cache of keys and values; with documents, windows are run whole. `title` is that of the
 /// progress shown.
-Evaluation measure_perplexity(Context& ctx, const Gpt& model, const EvalData& data,
+Evaluation measure_perplexity(Context& ctx, Gpt& model, const EvalData& data,
                               const EvalConfig& config, const std::string& title = "Scoring");
 
 /// The same by several protocols, whatever the configuration's is. A window that they share is run
 /// once, so all three take no longer than sliding alone. Ranks that call it together share the
 /// work, and each gets what one would, bit for bit; the first shows the progress.
-std::vector<Evaluation> measure_perplexity(Context& ctx, Communicator& ranks, const Gpt& model,
+std::vector<Evaluation> measure_perplexity(Context& ctx, Communicator& ranks, Gpt& model,
                                            const EvalData& data, const EvalConfig& config,
                                            std::span<const Protocol> protocols,
                                            const std::string& title = "Scoring");

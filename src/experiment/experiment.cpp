@@ -205,7 +205,7 @@ void score(Context& ctx, Communicator& ranks, const PlannedRun& run, const Scori
   const fs::path checkpoint = find_checkpoint(run.folder);
   const std::int64_t step = checkpoint_state(checkpoint).step;
   require_same_step(ranks, step, run.folder);
-  const Gpt model(run.config.model, ctx.device(), ctx.compute());
+  Gpt model(run.config.model, ctx.device(), ctx.compute());
   load_weights(checkpoint, model);
   if (first) {
     const std::optional<Tokenizer> tokenizer = load_tokenizer_beside_data(run.config);

@@ -101,11 +101,12 @@ TokenId SequenceReader::next(TokenId token) {
   return sampler_->pick(logits(), seen());
 }
 
-Generated generate(Context& ctx, const Gpt& model, std::span<const TokenId> prompt,
+Generated generate(Context& ctx, Gpt& model, std::span<const TokenId> prompt,
                    const GenerateConfig& config, const GenerateObserver& observer,
                    const std::atomic<bool>& stop) {
   const auto length = static_cast<std::int64_t>(prompt.size());
   check_room(model, length, config);
+  model.serve(length + config.tokens);
   Sampler sampler(config.sampler, config.allowed);
   SequenceReader reader(ctx, model, length + config.tokens);
   reader.pick_by(sampler);

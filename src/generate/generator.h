@@ -78,7 +78,7 @@ struct Generated {
 /// the text, or `stop` is set. What the encoding has no positions for is an error before anything
 /// is computed. Token n of the sequence is drawn by (seed, n): a prompt that goes on with tokens
 /// that were drawn is continued as before.
-Generated generate(Context& ctx, const Gpt& model, std::span<const TokenId> prompt,
+Generated generate(Context& ctx, Gpt& model, std::span<const TokenId> prompt,
                    const GenerateConfig& config, const GenerateObserver& observer,
                    const std::atomic<bool>& stop);
 

@@ -1,5 +1,7 @@
 #include "model/attention_layer.h"
 
+#include <utility>
+
 namespace carope {
 namespace {
 
@@ -28,6 +30,11 @@ AttentionLayer::AttentionLayer(const GptConfig& config, const Encoding& encoding
   }
   if (encoding_.bias) {
     attention_.slopes = upload(device, encoding_.bias->per_head, slopes_memory_);
+  }
+  rotating_attention_ = attention_;
+  if (encoding_.rotation) {
+    // Its kernel does not scale q and k: both factors go into the scores.
+    rotating_attention_.score_scale = encoding_.rotation->magnitude * encoding_.rotation->magnitude;
   }
 }
 
@@ -126,7 +133,7 @@ void AttentionLayer::forward(Context& ctx, const Plan& plan, const Sequence& seq
   }
   const Rotation turns = rotation(seq, a.qkv, a, state);
   if (plan.fused_attention) {
-    rotate_and_attend(ctx, attention_, seq, turns, a.qkv, a.attended, a.logsumexp);
+    rotate_and_attend(ctx, rotating_attention_, seq, turns, a.qkv, a.attended, a.logsumexp);
   } else {
     if (plan.rotated_by == RotatedBy::kHostFunctions) {
       rotate_on_host(ctx, seq, std::get<CustomTurns>(encoding_.rotation->turns).apply, a.qkv);
@@ -152,7 +159,7 @@ void AttentionLayer::attention_backward(Context& ctx, const Plan& plan, const Se
                                .dqkv = w.dqkv};
   const Rotation turns = rotation(seq, a.qkv, a, nullptr);
   if (plan.fused_attention) {
-    rotate_and_attend_backward(ctx, attention_, seq, turns, args,
+    rotate_and_attend_backward(ctx, rotating_attention_, seq, turns, args,
                                {.dlogits = w.dgate_logits, .dbias = dweights.bias, .write = write});
     return;
   }
@@ -203,6 +210,9 @@ void AttentionLayer::backward(Context& ctx, const Plan& plan, const Sequence& se
 
 void AttentionLayer::rotate_on_host(Context& ctx, const Sequence& seq, const CustomTurns::Map& map,
                                     const Tensor& qkv) const {
+  if (!std::exchange(announced_, true) && ctx.speaks()) {
+    fmt::print(stderr, "warning: this encoding rotates by functions on the host, which is slow\n");
+  }
   std::vector<std::byte> bytes(qkv.bytes());
   download(ctx, qkv, bytes.data());
   std::vector<std::int32_t> starts, offsets;

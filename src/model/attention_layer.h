@@ -99,6 +99,8 @@ class AttentionLayer {
   Tensor increments_;  // [P] u32 of FixedTurns
   Tensor ratios_;      // [P] f64 of PowerTurns
   Attention attention_;
+  Attention rotating_attention_;    // where its kernel rotates
+  mutable bool announced_ = false;  // that the encoding is slow
 };
 
 }  // namespace carope

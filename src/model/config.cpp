@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "position/scaling.h"
+
 namespace carope {
 namespace {
 
@@ -60,6 +62,11 @@ GptConfig read_model(Settings& settings) {
   make_encoding(config.encoding, config.shape(), config.encoding_options, &settings["position"]);
   settings["position"]["encoding"] = config.encoding;
   return config;
+}
+
+void scale_rope(GptConfig& config, const std::string& scaling) {
+  config.encoding_options =
+      with_rope_scaling(config.encoding, config.shape(), config.encoding_options, scaling);
 }
 
 }  // namespace carope

@@ -44,4 +44,8 @@ struct GptConfig {
 /// an error that suggests the nearest.
 GptConfig read_model(Settings& settings);
 
+/// Gives the model's RoPE another scaling, written as "yarn:4". Throws where there is none to
+/// scale.
+void scale_rope(GptConfig& config, const std::string& scaling);
+
 }  // namespace carope

@@ -1,6 +1,7 @@
 #include "model/gpt.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/parallel.h"
 #include "core/random.h"
@@ -38,7 +39,9 @@ double mean_scale(const Batch& batch) {
 }  // namespace
 
 Gpt::Gpt(const GptConfig& config, Device device, DType compute, const Sharding& sharding)
-    : Gpt(config, encoding_of(config), device, compute, sharding) {}
+    : Gpt(config, encoding_of(config), device, compute, sharding) {
+  registered_ = true;
+}
 
 Gpt::Gpt(const GptConfig& config, const Encoding& encoding, Device device, DType compute,
          const Sharding& sharding)
@@ -69,6 +72,12 @@ Gpt::Gpt(const GptConfig& config, const Encoding& encoding, Device device, DType
   };
   weights_ = lay_out([](const Parameter& p) { return p.rounded ? p.rounded : p.value; });
   gradients_ = lay_out([](const Parameter& p) { return p.gradient; });
+}
+
+void Gpt::serve(std::int64_t length) {
+  if (std::exchange(config_.served, length) != length && registered_) {
+    block_ = Block(config_, encoding_of(config_), device_);
+  }
 }
 
 const Parameter& Gpt::parameter(const std::string& name) const {

@@ -32,6 +32,9 @@ class Gpt {
   std::span<const Parameter> parameters() const { return memory_.parameters(); }
   /// All of the parameters' memory, as those who train see it.
   const ParameterMemory& memory() const { return memory_; }
+  /// Makes the encoding again for sequences of so many tokens, which some depend on. Call it before
+  /// the sequences are read.
+  void serve(std::int64_t length);
   /// The parameter of this name; throws if there is none.
   const Parameter& parameter(const std::string& name) const;
   std::int64_t parameter_count() const;
@@ -82,6 +85,7 @@ class Gpt {
   double read_mean_loss(Context& ctx, const Batch& batch, Activations& a) const;
 
   GptConfig config_;
+  bool registered_ = false;  // whether the configuration names the encoding
   EmbeddingLayer embedding_;
   Block block_;
   ParameterMemory memory_;

@@ -95,6 +95,7 @@ Plan make_plan(const GptConfig& config, const Encoding& encoding, Device device,
   return {.pass = pass,
           .device = device,
           .compute = compute,
+          .head_dim = config.head_dim(),
           .rotated_by = rotated_by(encoding, fused),
           .fused_attention = fused,
           .keeps_phases = fused && pass.trains() && gate_of(encoding) != nullptr,
@@ -103,6 +104,60 @@ Plan make_plan(const GptConfig& config, const Encoding& encoding, Device device,
           // A sequence that comes in pieces must not show where it was cut.
           .rounding = pass.continues() ? Rounding::kByRow : Rounding::kAsFastest,
           .logit_rows = logit_rows(pass.tokens(), config.vocabulary, pass.trains(), device)};
+}
+
+std::string rotation_kernels(const Plan& plan) {
+  switch (plan.rotated_by) {
+    case RotatedBy::kNothing:
+      return "none";
+    case RotatedBy::kAttention:
+      return "inside attention's kernel";
+    case RotatedBy::kOwnKernel:
+      return "a kernel before attention";
+    case RotatedBy::kHostFunctions:
+      return "functions on the host, vector by vector: slow";
+  }
+  return "";
+}
+
+std::string attention_kernels(const Plan& plan) {
+  if (plan.device.kind == DeviceKind::kCpu) {
+    return plan.pass.continues() ? "tiles on the CPU, over the cache" : "tiles on the CPU";
+  }
+  if (plan.fused_attention) {
+    return "Hopper's rotate_and_attend";
+  }
+  if (plan.pass.purpose == Purpose::kDecoding) {
+    return "parts of the cache, joined";
+  }
+  const bool on_tensor_cores = plan.compute == DType::kBF16 &&
+                               (plan.head_dim == 32 || plan.head_dim == 64 || plan.head_dim == 128);
+  const std::string own = on_tensor_cores ? "tiles on tensor cores" : "tiles in fp32 arithmetic";
+  return plan.pass.continues() || plan.compute != DType::kBF16
+             ? own
+             : own + " or cuDNN, whichever is measured to be faster";
+}
+
+std::string describe(const Plan& plan) {
+  const char* const gelu = plan.gelu == KeptOfGelu::kSlope   ? "its derivative"
+                           : plan.gelu == KeptOfGelu::kInput ? "its input"
+                                                             : "nothing";
+  return fmt::format(
+      "pass        {}: {} x {} tokens{}, {} on {}\n"
+      "rotation    {}{}\n"
+      "attention   {}\n"
+      "GELU        keeps {}\n"
+      "blocks      {}\n"
+      "logits      {} rows at a time\n",
+      to_string(plan.pass.purpose), plan.pass.batch, plan.pass.length,
+      plan.pass.documents ? " of packed documents" : "", to_string(plan.compute),
+      plan.device.kind == DeviceKind::kCpu ? "the CPU" : fmt::format("GPU {}", plan.device.index),
+      rotation_kernels(plan), plan.keeps_phases ? ", which keeps each token's phases" : "",
+      attention_kernels(plan), gelu,
+      plan.shares_activations ? "share the results of norms and GELUs, which are computed again"
+      : plan.pass.trains()    ? "keep their activations"
+                              : "share one set of activations",
+      plan.logit_rows);
 }
 
 }  // namespace carope

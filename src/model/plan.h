@@ -51,6 +51,7 @@ struct Plan {
   Pass pass;
   Device device{};
   DType compute = DType::kF32;
+  std::int64_t head_dim = 0;
 
   RotatedBy rotated_by = RotatedBy::kNothing;
   bool fused_attention = false;  // whether rotate_and_attend() serves, also without a rotation
@@ -64,7 +65,10 @@ struct Plan {
 Plan make_plan(const GptConfig& config, const Encoding& encoding, Device device, DType compute,
                const Pass& pass);
 
-/// Lines that say which kernels serve each part of a pass.
-std::string describe(const Plan& plan, const Encoding& encoding);
+/// Which kernels rotate q and k in such a pass, and which attend.
+std::string rotation_kernels(const Plan& plan);
+std::string attention_kernels(const Plan& plan);
+/// The kernels of each part of a pass and what it keeps, a line each.
+std::string describe(const Plan& plan);
 
 }  // namespace carope

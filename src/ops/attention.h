@@ -44,7 +44,8 @@ struct RotatingAttention {
 bool serves_rotate_and_attend(Device device, const RotatingAttention& shape);
 
 /// rotate(), by this rotation of qkv's q and k, and attention() in one kernel. With gate logits it
-/// makes the rotation's phases where they are given.
+/// makes the rotation's phases where they are given. The rotation's magnitude is not looked at:
+/// give its square as the scores' scale.
 void rotate_and_attend(Context& ctx, const Attention& attention, const Sequence& seq,
                        const Rotation& rotation, const Tensor& qkv, const Tensor& out,
                        const Tensor& logsumexp);

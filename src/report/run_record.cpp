@@ -151,6 +151,7 @@ EvaluationRecord read_evaluation(const std::filesystem::path& path) {
   EvaluationRecord evaluation;
   read_json(path, kMakeAgain, [&](const Json& json) {
     evaluation.protocol = json.value("protocol", "");
+    evaluation.rope_scaling = json.value("rope_scaling", "");
     evaluation.tokens = json.value("tokens", std::int64_t{0});
     for (const Json& each : json.at("lengths")) {
       evaluation.lengths.push_back(read_length(each, path));
@@ -287,6 +288,49 @@ RunRecord load_run(const std::filesystem::path& folder) {
   return run;
 }
 
+std::vector<RunRecord> load_scaled(const RunRecord& run) {
+  std::map<std::string, RunRecord> by_scaling;
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(run.folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("evaluation-scaled-") && name.ends_with(".json")) {
+      files.push_back(entry.path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  for (const std::filesystem::path& file : files) {
+    EvaluationRecord evaluation = read_evaluation(file);
+    const std::string scaling = evaluation.rope_scaling;
+    check<FileError>(!scaling.empty(),
+                     "{} does not say its rope_scaling; remove it and run carope "
+                     "eval again",
+                     file.string());
+    const auto [at, is_new] = by_scaling.try_emplace(scaling, run);
+    RunRecord& scaled = at->second;
+    if (is_new) {
+      // What was trained is the run's, and shown there.
+      scaled.label = fmt::format("{}, {}", run.label.value_or(run.encoding), scaling);
+      scaled.settings["position"]["evaluated_with"] = scaling;
+      scaled.training.clear();
+      scaled.validation.clear();
+      scaled.memory_bytes.reset();
+      scaled.evaluation.reset();
+      scaled.further.clear();
+      scaled.gate.reset();
+    }
+    if (evaluation.protocol == "windows") {
+      scaled.evaluation = std::move(evaluation);
+    } else {
+      scaled.further.insert_or_assign(evaluation.protocol, std::move(evaluation));
+    }
+  }
+  std::vector<RunRecord> runs;
+  for (auto& [scaling, scaled] : by_scaling) {
+    runs.push_back(std::move(scaled));
+  }
+  return runs;
+}
+
 bool is_experiment(const std::filesystem::path& folder) {
   return std::filesystem::exists(folder / "experiment.json");
 }
@@ -301,6 +345,9 @@ RunCollection load_runs(const std::vector<std::filesystem::path>& folders) {
         });
     if (!known) {
       collection.runs.push_back(load_run(folder));
+      for (RunRecord& scaled : load_scaled(RunRecord(collection.runs.back()))) {
+        collection.runs.push_back(std::move(scaled));
+      }
     }
   };
   for (const std::filesystem::path& folder : folders) {

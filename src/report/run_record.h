@@ -45,6 +45,7 @@ struct LengthResult {
 /// evaluation.json, or that of another protocol
 struct EvaluationRecord {
   std::string protocol;
+  std::string rope_scaling;  // e.g. "yarn:4", where the model was scaled for the evaluation
   std::int64_t tokens;
   std::vector<LengthResult> lengths;
 };
@@ -100,6 +101,9 @@ std::string folder_name(const std::filesystem::path& folder);
 
 /// Reads a run's folder. Throws a FileError that names the file, the place and the remedy.
 RunRecord load_run(const std::filesystem::path& folder);
+
+/// A record for each RoPE scaling that the run was evaluated with, labelled e.g. "rope, yarn:4".
+std::vector<RunRecord> load_scaled(const RunRecord& run);
 
 /// Several runs, and what they are called together.
 struct RunCollection {

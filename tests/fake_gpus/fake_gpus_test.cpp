@@ -270,6 +270,43 @@ TEST_F(FakeGpus, HaveTheKernelsOfTheirKind) {
   }
 }
 
+/// Phases are kept where Hopper's attention rotates and a backward pass follows, and nowhere else.
+TEST_F(FakeGpus, KeepPhasesOnlyWhereTheyAreRead) {
+  const auto planned = [](const fake::Gpu& gpu, const std::string& encoding, const Options& options,
+                          Purpose purpose, bool documents) {
+    fake::set_gpus({gpu});
+    GptConfig config = config_of(encoding, 12, 64, 512);
+    config.encoding_options = options;
+    const Gpt model(config, {DeviceKind::kCuda, 0}, DType::kBF16);
+    const Activations a =
+        model.plan({.batch = 2, .length = 512, .purpose = purpose, .documents = documents});
+    EXPECT_EQ(a.plan.keeps_phases, static_cast<bool>(a.blocks[0].attention.phases));
+    EXPECT_EQ(a.plan.rotated_by == RotatedBy::kOwnKernel && encoding == "carope",
+              static_cast<bool>(a.blocks[0].attention.carry));
+    return std::pair(a.plan.rotated_by, a.plan.keeps_phases);
+  };
+  using By = RotatedBy;
+  const auto hopper = [&](Purpose purpose, bool documents) {
+    return planned(fake::kH200, "carope", {}, purpose, documents);
+  };
+  EXPECT_EQ(hopper(Purpose::kTraining, false), std::pair(By::kAttention, true));
+  EXPECT_EQ(hopper(Purpose::kRecomputing, false), std::pair(By::kAttention, true));
+  EXPECT_EQ(hopper(Purpose::kEvaluation, false), std::pair(By::kAttention, false));
+  EXPECT_EQ(hopper(Purpose::kTraining, true), std::pair(By::kOwnKernel, false));
+  EXPECT_EQ(hopper(Purpose::kPrefill, false), std::pair(By::kOwnKernel, false));
+  EXPECT_EQ(planned(fake::kA100, "carope", {}, Purpose::kTraining, false),
+            std::pair(By::kOwnKernel, false));
+  const auto rope = [&](const Options& options) {
+    return planned(fake::kH200, "rope", options, Purpose::kTraining, false).first;
+  };
+  EXPECT_EQ(rope({}), By::kAttention);
+  EXPECT_EQ(rope({{"fraction", 0.5}}), By::kAttention);
+  EXPECT_EQ(rope({{"scaling", std::string("yarn")}, {"factor", 4.0}}), By::kAttention);
+  EXPECT_EQ(rope({{"rotary_fraction", 0.5}}), By::kOwnKernel);
+  EXPECT_EQ(planned(fake::kH200, "rope+alibi", {}, Purpose::kTraining, false).first,
+            By::kOwnKernel);
+}
+
 /// A way that is not known by its name is not looked for by trials, which would add to gradients.
 TEST_F(FakeGpus, MeasureNothingWhereAChoiceHasAnotherName) {
   fake::set_gpus({fake::kA100});

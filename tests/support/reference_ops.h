@@ -162,18 +162,30 @@ inline Values add_sinusoid(const Sequence& seq, double scale, Values x) {
 }
 
 /// RoPE's phases [B, T, H, P]: a token's first appearance already turns by one increment.
-inline Values rope_phase(const Sequence& seq, std::int64_t heads, std::int64_t pairs, double base) {
+inline Values rope_phase(const Sequence& seq, std::int64_t heads,
+                         const std::vector<double>& frequencies) {
   Values phase;
   for (std::int64_t n = 0; n < seq.tokens(); ++n) {
     const auto turns = static_cast<double>(seq.position_of(n / seq.length, n % seq.length) + 1);
     for (std::int64_t h = 0; h < heads; ++h) {
-      for (std::int64_t p = 0; p < pairs; ++p) {
-        phase.emplace_back(turns *
-                           std::pow(base, -static_cast<double>(p) / static_cast<double>(pairs)));
+      for (const double frequency : frequencies) {
+        phase.emplace_back(turns * frequency);
       }
     }
   }
   return phase;
+}
+
+inline std::vector<double> frequencies_of(std::int64_t pairs, double base) {
+  std::vector<double> frequencies;
+  for (std::int64_t p = 0; p < pairs; ++p) {
+    frequencies.push_back(std::pow(base, -static_cast<double>(p) / static_cast<double>(pairs)));
+  }
+  return frequencies;
+}
+
+inline Values rope_phase(const Sequence& seq, std::int64_t heads, std::int64_t pairs, double base) {
+  return rope_phase(seq, heads, frequencies_of(pairs, base));
 }
 
 /// CARoPE's phases [B, T, H, P]: Σ over the document up to and including t of f^(p + start), where
@@ -202,19 +214,20 @@ inline Values carope_phase(const Sequence& seq, std::int64_t heads, std::int64_t
   return phase;
 }
 
-/// Rotates q and k of qkv [B, T, 3C] by phase [B, T, H, P].
+/// Rotates q and k of qkv [B, T, 3C] by phase [B, T, H, P]: the first 2P channels of each head.
 inline Values rotate(std::int64_t heads, std::int64_t pairs, RotaryLayout layout,
-                     const Values& phase, Values qkv) {
-  const std::int64_t width = heads * 2 * pairs;
-  const std::int64_t tokens = size(qkv) / (3 * width);
+                     const Values& phase, Values qkv, double magnitude = 1.0) {
+  const std::int64_t tokens = size(phase) / (heads * pairs);
+  const std::int64_t width = size(qkv) / (3 * tokens);
+  const std::int64_t dim = width / heads;
   for (std::int64_t n = 0; n < tokens; ++n) {
     for (std::int64_t h = 0; h < heads; ++h) {
       for (std::int64_t p = 0; p < pairs; ++p) {
         const Complex angle = phase[index((n * heads + h) * pairs + p)];
-        const Complex cosine = std::cos(angle);
-        const Complex sine = std::sin(angle);
+        const Complex cosine = magnitude * std::cos(angle);
+        const Complex sine = magnitude * std::sin(angle);
         for (const std::int64_t part : {0, 1}) {  // q, then k
-          const std::int64_t head = n * 3 * width + part * width + h * 2 * pairs;
+          const std::int64_t head = n * 3 * width + part * width + h * dim;
           const bool half = layout == RotaryLayout::kHalf;
           Complex& x = qkv[index(head + (half ? p : 2 * p))];
           Complex& y = qkv[index(head + (half ? p + pairs : 2 * p + 1))];
