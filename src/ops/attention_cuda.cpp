@@ -16,7 +16,7 @@ std::string name_of(const char* pass, const Attention& attention, const Sequence
 /// Runs the kernels that the context asks for. A deterministic one gets our own: cuDNN's backward
 /// pass would need room for all scores.
 void choose(Context& ctx, const std::string& name, const std::function<bool()>& cudnn_serves,
-            const std::function<bool()>& cudnn, const std::function<bool()>& own) {
+            const std::function<void()>& cudnn, const std::function<void()>& own) {
   using Use = AttentionKernels::Use;
   const Use use = ctx.state<AttentionKernels>().use;
   if (use == Use::kOwn || (use == Use::kFastest && ctx.deterministic()) || !cudnn_serves()) {
@@ -24,7 +24,8 @@ void choose(Context& ctx, const std::string& name, const std::function<bool()>& 
   } else if (use == Use::kCudnn) {
     cudnn();
   } else {
-    ctx.state<Choices>().take_fastest(ctx, name, {{"cudnn", cudnn}, {"own", own}});
+    const auto always = [] { return true; };
+    ctx.state<Choices>().run_fastest(ctx, name, {{"cudnn", always, cudnn}, {"own", always, own}});
   }
 }
 
@@ -32,30 +33,20 @@ void choose(Context& ctx, const std::string& name, const std::function<bool()>& 
 
 void attention(Context& ctx, const Attention& attention, const Sequence& seq, const Tensor& qkv,
                const Tensor& out, const Tensor& logsumexp) {
-  const auto own = [&] {
-    tiled::attention(ctx, attention, seq, qkv, out, logsumexp);
-    return true;
-  };
-  const auto cudnn = [&] {
-    cudnn::attention(ctx, attention, seq, qkv, out, logsumexp);
-    return true;
-  };
-  const auto serves = [&] { return cudnn::serves(ctx, attention, seq, qkv); };
-  choose(ctx, name_of("forward", attention, seq, qkv), serves, cudnn, own);
+  choose(
+      ctx, name_of("forward", attention, seq, qkv),
+      [&] { return cudnn::serves(ctx, attention, seq, qkv); },
+      [&] { cudnn::attention(ctx, attention, seq, qkv, out, logsumexp); },
+      [&] { tiled::attention(ctx, attention, seq, qkv, out, logsumexp); });
 }
 
 void attention_backward(Context& ctx, const Attention& attention, const Sequence& seq,
                         const AttentionBackward& args) {
-  const auto own = [&] {
-    tiled::attention_backward(ctx, attention, seq, args);
-    return true;
-  };
-  const auto cudnn = [&] {
-    cudnn::attention_backward(ctx, attention, seq, args);
-    return true;
-  };
-  const auto serves = [&] { return cudnn::serves_backward(ctx, attention, seq, args.qkv); };
-  choose(ctx, name_of("backward", attention, seq, args.qkv), serves, cudnn, own);
+  choose(
+      ctx, name_of("backward", attention, seq, args.qkv),
+      [&] { return cudnn::serves_backward(ctx, attention, seq, args.qkv); },
+      [&] { cudnn::attention_backward(ctx, attention, seq, args); },
+      [&] { tiled::attention_backward(ctx, attention, seq, args); });
 }
 
 }  // namespace carope::cuda

@@ -134,12 +134,14 @@ __global__ void __launch_bounds__(kThreads) scale_gradient(Rows rows) {
 
 }  // namespace
 
-bool hopper_classifier(Context& ctx, const Classifier& chunk, const ClassifierGradient& gradient) {
+bool serves_hopper_classifier(Context& ctx, const Classifier& chunk,
+                              const ClassifierGradient& gradient) {
+  return hopper_makes_powers(ctx, chunk.hidden, chunk.weight, chunk.logits) &&
+         gradient.dhidden.dtype() == DType::kBF16 && aligned16(gradient.dhidden.raw());
+}
+
+void hopper_classifier(Context& ctx, const Classifier& chunk, const ClassifierGradient& gradient) {
   const Tensor& powers = chunk.logits;
-  if (!hopper_makes_powers(ctx, chunk.hidden, chunk.weight, powers) ||
-      gradient.dhidden.dtype() != DType::kBF16 || !aligned16(gradient.dhidden.raw())) {
-    return false;
-  }
   const Rows rows{.hidden = data_of<bf16>(chunk.hidden),
                   .weight = data_of<bf16>(chunk.weight),
                   .targets = chunk.targets.data<std::int32_t>(),
@@ -165,7 +167,6 @@ bool hopper_classifier(Context& ctx, const Classifier& chunk, const ClassifierGr
   linear_backward_input(ctx, powers, chunk.weight, gradient.dhidden, Write::kOverwrite);
   scale_gradient<<<rows.count / kWarps, kThreads, 0, stream>>>(rows);
   CUDA_CHECK_LAUNCH();
-  return true;
 }
 
 }  // namespace carope::cuda

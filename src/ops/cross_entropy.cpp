@@ -62,7 +62,7 @@ void compute_logits(Context& ctx, const Classifier& chunk) {
   linear(ctx, chunk.hidden, chunk.weight, {}, chunk.logits, chunk.rounding);
 }
 
-/// On a GPU, if it has a way without logits.
+/// Whether the device computes a chunk without storing its logits.
 bool goes_without_logits(Context& ctx, const Classifier& chunk,
                          const ClassifierGradient& gradient) {
   if (ctx.device().kind != DeviceKind::kCuda) {
@@ -71,7 +71,7 @@ bool goes_without_logits(Context& ctx, const Classifier& chunk,
   check_losses(chunk.logits, chunk.targets, chunk.losses);
   check_shape(chunk.weight, {chunk.logits.cols(), chunk.hidden.cols()}, "the classifier's weight");
   check_shape(gradient.dhidden, chunk.hidden.shape(), "the gradient of the classifier's input");
-  return cuda::hopper_classifier(ctx, chunk, gradient);
+  return cuda::serves_hopper_classifier(ctx, chunk, gradient);
 }
 
 }  // namespace
@@ -104,6 +104,7 @@ void classifier_loss_backward(Context& ctx, const Classifier& args,
     part.dhidden = gradient.dhidden.slice_rows(begin, begin + logits.rows());
     part.write = begin == 0 ? gradient.write : Write::kAccumulate;
     if (goes_without_logits(ctx, chunk, part)) {
+      cuda::hopper_classifier(ctx, chunk, part);
       return;
     }
     compute_logits(ctx, chunk);

@@ -164,10 +164,6 @@ bool is_gate(const Tensor& activation, const Tensor& weight) {
   return weight.dtype() == DType::kF32 && activation.dtype() == DType::kBF16;
 }
 
-void require(bool done, const Matmul& product) {
-  check<DeviceError>(done, "cuBLASLt has no algorithm for the product {}", name_of(product));
-}
-
 Matmul forward_product(const Tensor& x, const Tensor& weight, const Tensor& y) {
   return {.left = {x}, .right = {weight, true}, .result = y};
 }
@@ -192,36 +188,35 @@ struct GeluGradient {
     return fused;
   }
 
-  bool own(Context& ctx) const {
-    return hopper_backward_gelu(ctx, dy, weight, saved, dpre, dbias, write);
+  /// By Hopper's kernel.
+  bool own_serves(Context& ctx) const {
+    return hopper_serves_backward_gelu(ctx, dy, weight, saved, dpre);
+  }
+  void own(Context& ctx) const { hopper_backward_gelu(ctx, dy, weight, saved, dpre, dbias, write); }
+
+  /// With the GELU in cuBLASLt's epilogue.
+  void together(Context& ctx) const {
+    ctx.state<MatmulPlans>().run(ctx, product());
+    add_bias_gradient(ctx);
   }
 
-  /// The GELU by cuBLASLt on its way; false if it cannot.
-  bool together(Context& ctx) const {
-    const bool done = ctx.state<MatmulPlans>().run(ctx, product());
-    if (done) {
-      add_bias_gradient(ctx);
-    }
-    return done;
-  }
-
-  bool apart(Context& ctx) const {
-    const Matmul plain = backward_product(dy, weight, dpre);
-    require(ctx.state<MatmulPlans>().run(ctx, plain), plain);
+  void apart(Context& ctx) const {
+    ctx.state<MatmulPlans>().run(ctx, backward_product(dy, weight, dpre));
     if (saved.slope) {
-      map(ctx, saved.kept(), dpre, Times{});
+      map(ctx, saved.slope, dpre, Times{});
     } else {
-      map(ctx, saved.kept(), dpre, TimesGeluDerivative{});
+      map(ctx, saved.input, dpre, TimesGeluDerivative{});
     }
     add_bias_gradient(ctx);
-    return true;
   }
 
-  void take_fastest(Context& ctx, const std::string& name) const {
-    ctx.state<Choices>().take_fastest(ctx, name,
-                                      {{"own", [&] { return own(ctx); }},
-                                       {"together", [&] { return together(ctx); }},
-                                       {"apart", [&] { return apart(ctx); }}});
+  void run_fastest(Context& ctx, const std::string& name) const {
+    ctx.state<Choices>().run_fastest(
+        ctx, name,
+        {{"own", [&] { return own_serves(ctx); }, [&] { own(ctx); }},
+         {"together", [&] { return ctx.state<MatmulPlans>().serves(ctx, product()); },
+          [&] { together(ctx); }},
+         {"apart", [] { return true; }, [&] { apart(ctx); }}});
   }
 
  private:
@@ -247,30 +242,34 @@ struct WeightGradient {
             .accumulate = write == Write::kAccumulate};
   }
 
-  /// The sums of dy made by the product on its way; false if cuBLASLt cannot.
-  bool together(Context& ctx) const {
+  /// The product with the sums of dy in its epilogue.
+  Matmul fused(Context& ctx) const {
     Matmul fused = product();
     fused.epilogue = Epilogue::kBiasGradient;
     fused.vector = write == Write::kOverwrite ? dbias : ctx.scratch({{dy.cols()}});
-    const bool done = ctx.state<MatmulPlans>().run(ctx, fused);
-    if (done && write == Write::kAccumulate) {
-      add_shares(ctx, fused.vector, std::array{dbias}, write);
+    return fused;
+  }
+  void together(Context& ctx) const {
+    const Matmul both = fused(ctx);
+    ctx.state<MatmulPlans>().run(ctx, both);
+    if (write == Write::kAccumulate) {
+      add_shares(ctx, both.vector, std::array{dbias}, write);
     }
-    return done;
   }
 
-  bool apart(Context& ctx) const {
-    require(ctx.state<MatmulPlans>().run(ctx, product()), product());
+  void apart(Context& ctx) const {
+    ctx.state<MatmulPlans>().run(ctx, product());
     if (dbias) {
       sum_columns(ctx, dy, dbias, write);
     }
-    return true;
   }
 
-  void take_fastest(Context& ctx, const std::string& name) const {
-    ctx.state<Choices>().take_fastest(
+  void run_fastest(Context& ctx, const std::string& name) const {
+    ctx.state<Choices>().run_fastest(
         ctx, name,
-        {{"together", [&] { return together(ctx); }}, {"apart", [&] { return apart(ctx); }}});
+        {{"together", [&] { return ctx.state<MatmulPlans>().serves(ctx, fused(ctx)); },
+          [&] { together(ctx); }},
+         {"apart", [] { return true; }, [&] { apart(ctx); }}});
   }
 };
 
@@ -279,7 +278,8 @@ struct WeightGradient {
 // On a GPU bits may depend on how many rows are computed together; `rounding` is the CPU's.
 void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
             const Tensor& y, Rounding /*rounding*/) {
-  if (few_rows_linear(ctx, x, weight, bias, {}, {}, y)) {
+  if (serves_few_rows(x, weight, bias, {}, {}, y)) {
+    few_rows_linear(ctx, x, weight, bias, {}, {}, y);
     return;
   }
   if (is_gate(x, weight)) {
@@ -291,12 +291,13 @@ void linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& b
     product.epilogue = Epilogue::kBias;
     product.vector = bias;
   }
-  require(ctx.state<MatmulPlans>().run(ctx, product), product);
+  ctx.state<MatmulPlans>().run(ctx, product);
 }
 
 void linear_add(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                 const Tensor& residual, const Tensor& y, Rounding /*rounding*/) {
-  if (few_rows_linear(ctx, x, weight, bias, residual, {}, y)) {
+  if (serves_few_rows(x, weight, bias, residual, {}, y)) {
+    few_rows_linear(ctx, x, weight, bias, residual, {}, y);
     return;
   }
   Matmul product = forward_product(x, weight, y);
@@ -305,38 +306,40 @@ void linear_add(Context& ctx, const Tensor& x, const Tensor& weight, const Tenso
     product.epilogue = Epilogue::kBias;
     product.vector = bias;
   }
-  require(ctx.state<MatmulPlans>().run(ctx, product), product);
+  ctx.state<MatmulPlans>().run(ctx, product);
 }
 
 void linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                  const SavedGelu& saved, const Tensor& y, Rounding rounding) {
-  const Tensor& pre = saved.kept();
-  if (!saved.slope && few_rows_linear(ctx, x, weight, bias, {}, pre, y)) {
+  const Tensor& kept = saved.kept();
+  if (saved.input && serves_few_rows(x, weight, bias, {}, kept, y)) {
+    few_rows_linear(ctx, x, weight, bias, {}, kept, y);
     return;
   }
   Matmul fused = forward_product(x, weight, y);
   fused.epilogue = bias ? Epilogue::kBiasGelu : Epilogue::kGelu;
   fused.vector = bias;
-  fused.aux = pre;
-  const auto own = [&] { return hopper_linear_gelu(ctx, x, weight, bias, saved, y); };
-  const auto together = [&] { return ctx.state<MatmulPlans>().run(ctx, fused); };
+  fused.aux = kept;
+  const auto own_serves = [&] { return hopper_serves_gelu(ctx, x, weight, bias, saved, y); };
+  const auto own = [&] { hopper_linear_gelu(ctx, x, weight, bias, saved, y); };
   const auto apart = [&] {
-    cuda::linear(ctx, x, weight, bias, pre, rounding);
-    map(ctx, pre, y, Gelu{});
+    cuda::linear(ctx, x, weight, bias, kept, rounding);
+    map(ctx, kept, y, Gelu{});
     if (saved.slope) {
-      map(ctx, pre, pre, GeluDerivative{});
+      map(ctx, kept, kept, GeluDerivative{});
     }
-    return true;
   };
   if (saved.slope) {  // which cuBLASLt does not make
-    if (!own()) {
-      apart();
-    }
+    own_serves() ? own() : apart();
   } else if (y.dtype() == DType::kF32) {
     apart();  // cuBLASLt's GELU is good to 3e-6 only
   } else {
-    ctx.state<Choices>().take_fastest(ctx, "gelu." + name_of(fused),
-                                      {{"own", own}, {"together", together}, {"apart", apart}});
+    ctx.state<Choices>().run_fastest(
+        ctx, "gelu." + name_of(fused),
+        {{"own", own_serves, own},
+         {"together", [&] { return ctx.state<MatmulPlans>().serves(ctx, fused); },
+          [&] { ctx.state<MatmulPlans>().run(ctx, fused); }},
+         {"apart", [] { return true; }, apart}});
   }
 }
 
@@ -350,14 +353,15 @@ void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight,
   }
   Matmul product = backward_product(dy, weight, dx);
   product.accumulate = write == Write::kAccumulate;
-  require(ctx.state<MatmulPlans>().run(ctx, product), product);
+  ctx.state<MatmulPlans>().run(ctx, product);
 }
 
 void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
                           const SavedGelu& saved, const Tensor& dpre, const Tensor& dbias,
                           Write write) {
   const GeluGradient gradient{dy, weight, saved, dpre, dbias, write};
-  if (saved.slope && gradient.own(ctx)) {
+  if (saved.slope && gradient.own_serves(ctx)) {
+    gradient.own(ctx);
     return;
   }
   if (saved.slope || dpre.dtype() == DType::kF32) {
@@ -372,9 +376,9 @@ void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
     GeluGradient tried = gradient;
     tried.dbias = Tensor(trial.data(), {dbias.shape()}, ctx.device());
     clear(ctx, tried.dbias);
-    tried.take_fastest(ctx, name);
+    tried.run_fastest(ctx, name);
   }
-  gradient.take_fastest(ctx, name);
+  gradient.run_fastest(ctx, name);
 }
 
 void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dweight,
@@ -402,9 +406,9 @@ void linear_backward_weight(Context& ctx, const Tensor& x, const Tensor& dy, con
                                Tensor(trial_bias.data(), {dbias.shape()}, ctx.device()), write};
     clear(ctx, tried.dweight);
     clear(ctx, tried.dbias);
-    tried.take_fastest(ctx, name);
+    tried.run_fastest(ctx, name);
   }
-  gradient.take_fastest(ctx, name);
+  gradient.run_fastest(ctx, name);
 }
 
 }  // namespace carope::cuda

@@ -39,7 +39,8 @@ bool serves_rotate_and_attend(Device, const RotatingAttention&) { refuse(); }
 void attention_cached(C&, const Attention&, S, T, const KeyValueCache&, T) { refuse(); }
 void cross_entropy(C&, T, T, T) { refuse(); }
 void cross_entropy_in_place(C&, T, T, T, float) { refuse(); }
-bool hopper_classifier(C&, const Classifier&, const ClassifierGradient&) { refuse(); }
+bool serves_hopper_classifier(C&, const Classifier&, const ClassifierGradient&) { refuse(); }
+void hopper_classifier(C&, const Classifier&, const ClassifierGradient&) { refuse(); }
 void embedding(C&, T, T, T) { refuse(); }
 void embedding_backward(C&, T, T, T) { refuse(); }
 void add_positions(C&, S, T, T) { refuse(); }

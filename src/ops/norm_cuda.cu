@@ -179,7 +179,8 @@ Forward<T> forward_args(const Tensor& x, const NormWeights& weights, const Norme
 
 void layer_norm(Context& ctx, const Tensor& x, const NormWeights& weights, const Normed& out,
                 const NormGate& gate) {
-  if (gate.weight && norm_with_gate(ctx, x, weights, out, gate)) {
+  if (gate.weight && serves_norm_with_gate(ctx, x, out, gate)) {
+    norm_with_gate(ctx, x, weights, out, gate);
     return;
   }
   visit_float(x.dtype(), [&](auto type) {

@@ -90,43 +90,45 @@ void Choices::tell_once() {
   }
 }
 
-void Choices::take_fastest(Context& ctx, const std::string& name, std::initializer_list<Way> ways) {
-  const auto chosen = [&] {
-    const std::string* known = find(name);
-    return std::find_if(ways.begin(), ways.end(),
-                        [&](const Way& way) { return known != nullptr && way.name == *known; });
-  };
+void Choices::run_fastest(Context& ctx, const std::string& name,
+                          std::initializer_list<Algorithm> algorithms) {
   if (find(name) == nullptr) {
     require_no_capture(ctx, name);
     float least = std::numeric_limits<float>::infinity();
-    for (const Way& way : ways) {
-      if (!way.take()) {
+    for (const Algorithm& algorithm : algorithms) {
+      if (!algorithm.serves()) {
         continue;
       }
       if (ctx.deterministic()) {
-        keep(name, way.name);
+        keep(name, algorithm.name);
         break;
       }
       // What comes first finds the GPU cooler or hotter than what comes next: where it matters,
       // each heats it up for itself.
       constexpr float kWorthwhile = 0.1F;  // ms
-      float time = time_of(ctx, way.take);
+      float time = time_of(ctx, algorithm.run);
       if (time >= kWorthwhile) {
-        time = sustained_time_of(ctx, time, way.take);
+        time = sustained_time_of(ctx, time, algorithm.run);
       }
       if (time < least) {
         least = time;
-        keep(name, way.name);
+        keep(name, algorithm.name);
       }
     }
   }
-  const Way* way = chosen();
-  // A program that was compiled for less than the one that chose, or in which ways have other
-  // names, takes what it can.
-  check<DeviceError>(
-      (way != ways.end() && way->take()) ||
-          std::any_of(ways.begin(), ways.end(), [](const Way& other) { return other.take(); }),
-      "this GPU has no way to compute {}", name);
+  const std::string* known = find(name);
+  const auto* chosen =
+      std::find_if(algorithms.begin(), algorithms.end(), [&](const Algorithm& algorithm) {
+        return known != nullptr && algorithm.name == *known && algorithm.serves();
+      });
+  // A program that was compiled for less than the one that chose, or whose algorithms have other
+  // names, takes the first that serves.
+  if (chosen == algorithms.end()) {
+    chosen = std::find_if(algorithms.begin(), algorithms.end(),
+                          [](const Algorithm& algorithm) { return algorithm.serves(); });
+  }
+  check<DeviceError>(chosen != algorithms.end(), "this GPU has no way to compute {}", name);
+  chosen->run();
 }
 
 float time_of(Context& ctx, const std::function<void()>& run) {

@@ -24,14 +24,16 @@ class Choices {
   /// Tells the user, the first time, that things are being measured; only if the context speaks.
   void tell_once();
 
-  /// One way to a result. If it returns false it cannot be taken, and has done nothing.
-  struct Way {
+  /// An algorithm for a result, and whether it serves this device and these tensors.
+  struct Algorithm {
     std::string name;
-    std::function<bool()> take;
+    std::function<bool()> serves;
+    std::function<void()> run;
   };
-  /// Takes the fastest of several ways to the same result. Where it is not known which that is, all
-  /// are taken, several times; a deterministic context takes the first that it can.
-  void take_fastest(Context& ctx, const std::string& name, std::initializer_list<Way> ways);
+  /// Runs the fastest of several algorithms for the same result. Where it is not known which that
+  /// is, all that serve run, several times; a deterministic context takes the first that serves.
+  void run_fastest(Context& ctx, const std::string& name,
+                   std::initializer_list<Algorithm> algorithms);
 
  private:
   std::filesystem::path file_;  // empty: nothing is kept

@@ -134,31 +134,39 @@ void run(const Context& ctx, const Tensor& x, const Tensor& weight, const Tensor
   }
 }
 
+using Run = void (*)(const Context&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                     const Tensor&, const Tensor&);
+
+/// The kernel for the types of an input, a weight and a result; null if there is none.
+Run kernel_for(DType x, DType weight, DType y) {
+  const auto is = [&](DType of_x, DType of_weight, DType of_y) {
+    return x == of_x && weight == of_weight && y == of_y;
+  };
+  if (is(DType::kBF16, DType::kBF16, DType::kBF16)) {
+    return run<bf16, bf16, bf16>;
+  }
+  if (is(DType::kBF16, DType::kBF16, DType::kF32)) {
+    return run<bf16, bf16, float>;
+  }
+  if (is(DType::kBF16, DType::kF32, DType::kF32)) {
+    return run<bf16, float, float>;
+  }
+  return is(DType::kF32, DType::kF32, DType::kF32) ? run<float, float, float> : nullptr;
+}
+
 }  // namespace
 
-bool few_rows_linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+bool serves_few_rows(const Tensor& x, const Tensor& weight, const Tensor& bias,
                      const Tensor& residual, const Tensor& pre, const Tensor& y) {
-  const bool suits =
-      x.rows() <= kMostRows && x.cols() % kLanesOf<bf16> == 0 && aligned16(x.raw(), weight.raw()) &&
-      (!bias || bias.dtype() == weight.dtype()) && (!pre || pre.dtype() == y.dtype()) &&
-      (!residual || residual.dtype() == y.dtype());
-  if (!suits) {
-    return false;
-  }
-  const DType given = x.dtype();
-  const DType made = y.dtype();
-  if (weight.dtype() == DType::kBF16 && given == DType::kBF16 && made == DType::kBF16) {
-    run<bf16, bf16, bf16>(ctx, x, weight, bias, residual, pre, y);
-  } else if (weight.dtype() == DType::kBF16 && given == DType::kBF16 && made == DType::kF32) {
-    run<bf16, bf16, float>(ctx, x, weight, bias, residual, pre, y);
-  } else if (weight.dtype() == DType::kF32 && given == DType::kBF16 && made == DType::kF32) {
-    run<bf16, float, float>(ctx, x, weight, bias, residual, pre, y);
-  } else if (weight.dtype() == DType::kF32 && given == DType::kF32 && made == DType::kF32) {
-    run<float, float, float>(ctx, x, weight, bias, residual, pre, y);
-  } else {
-    return false;
-  }
-  return true;
+  return x.rows() <= kMostRows && x.cols() % kLanesOf<bf16> == 0 &&
+         aligned16(x.raw(), weight.raw()) && (!bias || bias.dtype() == weight.dtype()) &&
+         (!pre || pre.dtype() == y.dtype()) && (!residual || residual.dtype() == y.dtype()) &&
+         kernel_for(x.dtype(), weight.dtype(), y.dtype()) != nullptr;
+}
+
+void few_rows_linear(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                     const Tensor& residual, const Tensor& pre, const Tensor& y) {
+  kernel_for(x.dtype(), weight.dtype(), y.dtype())(ctx, x, weight, bias, residual, pre, y);
 }
 
 }  // namespace carope::cuda

@@ -275,12 +275,15 @@ cublasStatus_t MatmulPlans::launch(Context& ctx, const Matmul& product, Plan& pl
                         workspace_.bytes(), stream_of(ctx));
 }
 
-bool MatmulPlans::run(Context& ctx, const Matmul& product) {
+bool MatmulPlans::serves(Context& ctx, const Matmul& product) {
+  return plan_of(ctx, product).possible;
+}
+
+void MatmulPlans::run(Context& ctx, const Matmul& product) {
   Plan& plan = plan_of(ctx, product);
-  if (plan.possible) {
-    CUBLAS_CHECK(launch(ctx, product, plan, product.result));
-  }
-  return plan.possible;
+  check<DeviceError>(plan.possible, "cuBLASLt has no algorithm for the product {}",
+                     name_of(product));
+  CUBLAS_CHECK(launch(ctx, product, plan, product.result));
 }
 
 }  // namespace carope::cuda

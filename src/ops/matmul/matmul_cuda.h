@@ -48,8 +48,10 @@ class MatmulPlans {
   MatmulPlans(const MatmulPlans&) = delete;
   MatmulPlans& operator=(const MatmulPlans&) = delete;
 
-  /// Runs a product, or returns false if cuBLASLt has no algorithm for it.
-  bool run(Context& ctx, const Matmul& product);
+  /// Whether cuBLASLt has an algorithm for a product.
+  bool serves(Context& ctx, const Matmul& product);
+  /// Throws if there is none.
+  void run(Context& ctx, const Matmul& product);
 
  private:
   struct Plan;

@@ -151,14 +151,15 @@ void launch(Context& ctx, int clusters, const Product& product) {
   CUDA_CHECK(cudaLaunchKernelEx(Launch<kPass>(ctx, clusters).config(), multiply<kPass>, product));
 }
 
-/// Makes a product with a GELU, and sums of the result's columns unless `sums` is empty. Returns
-/// false if it cannot.
 template <Pass kPass>
-bool run(Context& ctx, const Factors& f, bool slopes, const Tensor& sums, Write write) {
+bool serves(Context& ctx, const Factors& f) {
+  return ctx.state<Room<kPass>>().clusters > 0 && is_served<kPass>(f);
+}
+
+/// Makes a product with a GELU, and sums of the result's columns unless `sums` is empty.
+template <Pass kPass>
+void run(Context& ctx, const Factors& f, bool slopes, const Tensor& sums, Write write) {
   int clusters = ctx.state<Room<kPass>>().clusters;
-  if (clusters == 0 || !is_served<kPass>(f)) {
-    return false;
-  }
   const auto rows = static_cast<int>(f.left.rows());
   const auto width = static_cast<int>(f.result.cols());
   const int columns = width / kCols;
@@ -191,7 +192,6 @@ bool run(Context& ctx, const Factors& f, bool slopes, const Tensor& sums, Write 
   if (sums) {
     add_shares(ctx, shares, std::array{sums}, write);
   }
-  return true;
 }
 
 }  // namespace
@@ -205,25 +205,34 @@ bool prefers_slopes(Device device, DType dtype, std::int64_t rows, std::int64_t 
          matmul::runs<Pass::kBackward>() && matmul::has_whole_tiles(rows, in, out, matmul::kCols);
 }
 
-bool hopper_linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+bool hopper_serves_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const SavedGelu& saved, const Tensor& y) {
-  return matmul::run<matmul::Pass::kForward>(ctx, {x, weight, saved.kept(), y, bias},
-                                             static_cast<bool>(saved.slope), {}, Write::kOverwrite);
+  return matmul::serves<matmul::Pass::kForward>(ctx, {x, weight, saved.kept(), y, bias});
 }
 
-bool hopper_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
+void hopper_linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const SavedGelu& saved, const Tensor& y) {
+  matmul::run<matmul::Pass::kForward>(ctx, {x, weight, saved.kept(), y, bias},
+                                      static_cast<bool>(saved.slope), {}, Write::kOverwrite);
+}
+
+bool hopper_serves_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
+                                 const SavedGelu& saved, const Tensor& dpre) {
+  return matmul::serves<matmul::Pass::kBackward>(ctx, {dy, weight, saved.kept(), dpre, {}});
+}
+
+void hopper_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
                           const SavedGelu& saved, const Tensor& dpre, const Tensor& dbias,
                           Write write) {
-  return matmul::run<matmul::Pass::kBackward>(ctx, {dy, weight, saved.kept(), dpre, {}},
-                                              static_cast<bool>(saved.slope), dbias, write);
+  matmul::run<matmul::Pass::kBackward>(ctx, {dy, weight, saved.kept(), dpre, {}},
+                                       static_cast<bool>(saved.slope), dbias, write);
 }
 
 static_assert(kColumnsOfShare == matmul::kCols);
 
 bool hopper_makes_powers(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& y) {
   using matmul::Pass;
-  return ctx.state<matmul::Room<Pass::kPowers>>().clusters > 0 &&
-         matmul::is_served<Pass::kPowers>({x, weight, {}, y, {}});
+  return matmul::serves<Pass::kPowers>(ctx, {x, weight, {}, y, {}});
 }
 
 void hopper_powers(Context& ctx, const PowerProduct& args) {

@@ -6,12 +6,16 @@
 // types, and only shapes that are whole tiles.
 namespace carope::cuda {
 
-/// linear_gelu(). Returns false, having done nothing, where it does not serve.
-bool hopper_linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+/// linear_gelu(), and whether it is served.
+bool hopper_serves_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const SavedGelu& saved, const Tensor& y);
+void hopper_linear_gelu(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const SavedGelu& saved, const Tensor& y);
 
-/// linear_backward_gelu(). Returns false likewise.
-bool hopper_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
+/// linear_backward_gelu(), and whether it is served.
+bool hopper_serves_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
+                                 const SavedGelu& saved, const Tensor& dpre);
+void hopper_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
                           const SavedGelu& saved, const Tensor& dpre, const Tensor& dbias,
                           Write write);
 

@@ -260,41 +260,64 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1) norm_gate_rows(const Row
   }
 }
 
-template <int kVectors, int kGroups, int kMostWarps>
-bool launch(Context& ctx, const Rows& args) {
-  constexpr int kFewestWarps = 4;
-  constexpr int kWeights = sizeof(Weights<kVectors, kGroups>);
-  constexpr int kWarpBytes = RowsAhead<kVectors>::kBytes;
-  const int warps = std::min(kMostWarps, (shared_bytes(ctx) - kWeights) / kWarpBytes);
-  if (warps < kFewestWarps) {
-    return false;
-  }
-  const int bytes = kWeights + warps * kWarpBytes;
-  const auto kernel = norm_gate_rows<kVectors, kGroups, kMostWarps>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  const unsigned blocks =
-      std::min(static_cast<unsigned>(multiprocessors(ctx)), blocks_for(args.rows, kRows));
-  kernel<<<blocks, warps * kWarp, bytes, stream_of(ctx)>>>(args);
-  CUDA_CHECK_LAUNCH();
-  return true;
-}
+/// The kernel for a width and a number of outputs: as many warps as have registers for a row.
+template <int kOfVectors, int kOfGroups, int kOfWarps>
+struct Kernel {
+  static constexpr int kVectors = kOfVectors, kGroups = kOfGroups, kMostWarps = kOfWarps;
+  static constexpr int kWeightBytes = sizeof(Weights<kVectors, kGroups>);
+  static constexpr int kWarpBytes = RowsAhead<kVectors>::kBytes;
 
-/// With heads of 64 columns as many groups as have outputs; if outputs are more, all there can be.
-template <int kVectors, int kMostWarps>
-bool launch(Context& ctx, const Rows& args) {
-  constexpr int kGroups = kVectors / 8;
-  return args.outputs <= kGroups * kGroup ? launch<kVectors, kGroups, kMostWarps>(ctx, args)
-                                          : launch<kVectors, kMostGroups, kMostWarps>(ctx, args);
+  static int warps(Context& ctx) {
+    return std::min(kMostWarps, (shared_bytes(ctx) - kWeightBytes) / kWarpBytes);
+  }
+  static void launch(Context& ctx, const Rows& args) {
+    const int bytes = kWeightBytes + warps(ctx) * kWarpBytes;
+    const auto kernel = norm_gate_rows<kVectors, kGroups, kMostWarps>;
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    const unsigned blocks =
+        std::min(static_cast<unsigned>(multiprocessors(ctx)), blocks_for(args.rows, kRows));
+    kernel<<<blocks, warps(ctx) * kWarp, bytes, stream_of(ctx)>>>(args);
+    CUDA_CHECK_LAUNCH();
+  }
+};
+
+/// Calls visit(kernel) with the one that takes such a width and number of outputs, if there is one.
+/// With heads of 64 columns there are as many groups as have outputs; if outputs are more, all
+/// there can be.
+template <class Visit>
+void visit_kernel(std::int64_t width, std::int64_t outputs, const Visit& visit) {
+  const auto with_groups = [&](auto vectors, auto warps) {
+    constexpr int kGroups = vectors / 8;
+    if (outputs <= kGroups * kGroup) {
+      visit(Kernel<vectors, kGroups, warps>());
+    } else if (outputs <= kMostGroups * kGroup) {
+      visit(Kernel<vectors, kMostGroups, warps>());
+    }
+  };
+  switch (width) {
+    case 512:
+      return with_groups(std::integral_constant<int, 16>{}, std::integral_constant<int, 16>{});
+    case 768:
+      return with_groups(std::integral_constant<int, 24>{}, std::integral_constant<int, 12>{});
+    case 1024:
+      return with_groups(std::integral_constant<int, 32>{}, std::integral_constant<int, 8>{});
+    default:
+      return;
+  }
 }
 
 }  // namespace
 
-bool norm_with_gate(Context& ctx, const Tensor& x, const NormWeights& weights, const Normed& out,
+bool serves_norm_with_gate(Context& ctx, const Tensor& x, const Normed& out, const NormGate& gate) {
+  constexpr int kFewestWarps = 4;
+  bool serves = false;
+  visit_kernel(x.cols(), gate.logits.cols(),
+               [&](auto kernel) { serves = kernel.warps(ctx) >= kFewestWarps; });
+  return serves && x.dtype() == DType::kBF16 && aligned16(x.raw(), out.y.raw(), gate.weight.raw());
+}
+
+void norm_with_gate(Context& ctx, const Tensor& x, const NormWeights& weights, const Normed& out,
                     const NormGate& gate) {
-  if (x.dtype() != DType::kBF16 || gate.logits.cols() > kMostGroups * kGroup ||
-      !aligned16(x.raw(), out.y.raw(), gate.weight.raw())) {
-    return false;
-  }
   const Rows args{.x = data_of<bf16>(x),
                   .gain = weights.gain.f32(),
                   .bias = weights.bias.f32(),
@@ -306,16 +329,7 @@ bool norm_with_gate(Context& ctx, const Tensor& x, const NormWeights& weights, c
                   .logits = gate.logits.f32(),
                   .rows = x.rows(),
                   .outputs = static_cast<int>(gate.logits.cols())};
-  switch (x.cols()) {  // as many warps as have registers for a row
-    case 512:
-      return launch<16, 16>(ctx, args);
-    case 768:
-      return launch<24, 12>(ctx, args);
-    case 1024:
-      return launch<32, 8>(ctx, args);
-    default:
-      return false;
-  }
+  visit_kernel(x.cols(), gate.logits.cols(), [&](auto kernel) { kernel.launch(ctx, args); });
 }
 
 }  // namespace carope::cuda

@@ -332,11 +332,18 @@ class Kernel {
                gradients.dk.at<const float>(span.b, t, span.head), sums);
   }
   void add_torque(const float* x, const float* dx, double* sums) const {
-    const std::int64_t step = rotation_.layout == RotaryLayout::kHalf ? 1 : 2;
-    const std::int64_t partner = rotation_.layout == RotaryLayout::kHalf ? std::int64_t{pairs_} : 1;
+    if (rotation_.layout == RotaryLayout::kHalf) {
+      add_torque<1>(x, dx, pairs_, sums);
+    } else {
+      add_torque<2>(x, dx, 1, sums);
+    }
+  }
+  /// Pairs are kStep elements apart, and a pair's elements `partner`.
+  template <std::int64_t kStep>
+  void add_torque(const float* x, const float* dx, std::int64_t partner, double* sums) const {
 #pragma omp simd
     for (std::int64_t p = 0; p < pairs_; ++p) {
-      const std::int64_t i = p * step;
+      const std::int64_t i = p * kStep;
       const std::int64_t j = i + partner;
       sums[p] += x[i] * dx[j] - x[j] * dx[i];
     }
