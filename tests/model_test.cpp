@@ -187,6 +187,22 @@ TEST_F(BadInput, SequencesThatDoNotFit) {
               HasSubstr("planned for training"));
 }
 
+TEST(Models, WithoutARotationTakeHeadsOfAnyDimension) {
+  for (const char* encoding : {"none", "alibi", "learnable"}) {
+    Gpt model({.layers = 1,
+               .heads = 1,
+               .width = 1028,
+               .vocabulary = 20,
+               .length = 2,
+               .encoding = encoding});
+    model.initialise(1);
+    Activations a = model.plan({.length = 2});
+    Context ctx = Context::cpu(2);
+    const RandomBatch batch(1, 2, 20);
+    EXPECT_GT(model.loss_and_gradients(ctx, RandomBatch(batch).view(), a, Write::kOverwrite), 0.0);
+  }
+}
+
 TEST_F(BadInput, DocumentsThatMakeNoSense) {
   Activations documents = model_.plan({.batch = 2, .length = 8, .documents = true});
   const auto message_for = [&](std::size_t token, std::int32_t start) {

@@ -58,7 +58,7 @@ TEST(Plan, IsExplained) {
   EXPECT_THAT(ended.output,
               AllOf(HasSubstr("encoding    carope\n"), HasSubstr("training: 2 x 512 tokens"),
                     HasSubstr("rotation    "), HasSubstr("attention   "),
-                    HasSubstr("MiB for parameters and gradients")));
+                    HasSubstr("activations in evaluation: ")));
   const Ended listed = run("encodings");
   EXPECT_THAT(listed.output,
               AllOf(HasSubstr("rotates q and k by a gate"), HasSubstr("rotary_fraction = 1"),

@@ -119,7 +119,7 @@ fs::path scaled_evaluation_file(const fs::path& run, const std::string& rope_sca
 
 std::optional<fs::path> keep_scaled_evaluation(const Evaluation& evaluation) {
   const fs::path run = fs::path(evaluation.checkpoint).parent_path().parent_path();
-  if (!fs::exists(run / "config.toml")) {
+  if (evaluation.rope_scaling == "none" || !fs::exists(run / "config.toml")) {
     return std::nullopt;
   }
   const fs::path file =

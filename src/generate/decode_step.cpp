@@ -15,7 +15,7 @@ DecodeStep::DecodeStep(const Context& ctx, const Gpt& model)
 std::span<const float> DecodeStep::read(Context& ctx, const Gpt& model, TokenId token,
                                         Activations& a, DecodeState& state) {
   const auto issue = [&] { download(ctx, issue_pass(ctx, model, a, state), pinned_logits_.get()); };
-  run(ctx, model, reading_, issue, token, state);
+  run(ctx, model, reading_, issue, token, a.plan, state);
   return {static_cast<const float*>(pinned_logits_.get()),
           static_cast<std::size_t>(model.config().vocabulary)};
 }
@@ -26,7 +26,7 @@ TokenId DecodeStep::next(Context& ctx, const Gpt& model, TokenId token, const Sa
   const std::int64_t place = state.seen.front() + 1;  // of the token that is picked
   pick->uniform = sampler.uniform(place);
   const auto issue = [&] { pick_token(ctx, *choice_, issue_pass(ctx, model, a, state), pick); };
-  run(ctx, model, picking_, issue, token, state);
+  run(ctx, model, picking_, issue, token, a.plan, state);
   if (pick->token < 0) {
     Sampler::refuse(static_cast<TokenId>(-1 - pick->token), place, pick->logit);
   }
@@ -34,7 +34,8 @@ TokenId DecodeStep::next(Context& ctx, const Gpt& model, TokenId token, const Sa
 }
 
 void DecodeStep::run(Context& ctx, const Gpt& model, Replayed& step,
-                     const std::function<void()>& issue, TokenId token, DecodeState& state) {
+                     const std::function<void()>& issue, TokenId token, const Plan& plan,
+                     DecodeState& state) {
   auto* pinned = static_cast<std::int32_t*>(pinned_token_.get());
   *pinned = static_cast<std::int32_t>(token);
   check_tokens(Tensor(pinned, {{1}, DType::kI32}), model.config().vocabulary);
@@ -42,7 +43,7 @@ void DecodeStep::run(Context& ctx, const Gpt& model, Replayed& step,
     model.check_room(state, 1);
     step.graph.launch(ctx);
     ++state.seen.front();
-  } else if (step.ran) {
+  } else if (step.ran && plan.rotated_by != RotatedBy::kHostFunctions) {
     step.graph.record(ctx, issue);
     step.graph.launch(ctx);
   } else {

@@ -34,13 +34,14 @@ class DecodeStep {
                Activations& a, DecodeState& state);
 
  private:
-  /// A step is issued when it runs first, then recorded, then replayed.
+  /// A step is issued when it runs first, then recorded, then replayed. One that works on the host
+  /// cannot be recorded: it is always issued.
   struct Replayed {
     Graph graph;
     bool ran = false;
   };
   void run(Context& ctx, const Gpt& model, Replayed& step, const std::function<void()>& issue,
-           TokenId token, DecodeState& state);
+           TokenId token, const Plan& plan, DecodeState& state);
   /// Issues what computes the logits [V] of the token after token_.
   Tensor issue_pass(Context& ctx, const Gpt& model, Activations& a, DecodeState& state) const;
 

@@ -137,7 +137,7 @@ void AttentionLayer::forward(Context& ctx, const Plan& plan, const Sequence& seq
   } else {
     if (plan.rotated_by == RotatedBy::kHostFunctions) {
       rotate_on_host(ctx, seq, std::get<CustomTurns>(encoding_.rotation->turns).apply, a.qkv);
-    } else {
+    } else if (plan.rotated_by == RotatedBy::kOwnKernel) {
       rotate(ctx, turns, seq);
     }
     if (state != nullptr) {
@@ -166,7 +166,7 @@ void AttentionLayer::attention_backward(Context& ctx, const Plan& plan, const Se
   carope::attention_backward(ctx, attention_, seq, args);
   if (plan.rotated_by == RotatedBy::kHostFunctions) {
     rotate_on_host(ctx, seq, std::get<CustomTurns>(encoding_.rotation->turns).transpose, w.dqkv);
-  } else {
+  } else if (plan.rotated_by == RotatedBy::kOwnKernel) {
     const QkvHeads gradients = split_qkv(w.dqkv, seq, shape_.heads, shape_.key_heads);
     rotate_backward(ctx, turns, seq,
                     {.dq = gradients.q, .dk = gradients.k, .dlogits = w.dgate_logits});

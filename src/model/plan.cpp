@@ -127,7 +127,7 @@ std::string attention_kernels(const Plan& plan) {
   if (plan.fused_attention) {
     return "Hopper's rotate_and_attend";
   }
-  if (plan.pass.purpose == Purpose::kDecoding) {
+  if (plan.pass.continues() && plan.pass.length <= kMostDecoded) {
     return "parts of the cache, joined";
   }
   const bool on_tensor_cores = plan.compute == DType::kBF16 &&

@@ -71,6 +71,9 @@ struct AttentionKernels {
   Use use = Use::kFastest;  // other than that: for tests and measurements
 };
 
+/// So many tokens or fewer are decoded one by one on a GPU.
+inline constexpr std::int64_t kMostDecoded = 4;
+
 /// Keys and values of the tokens seen so far.
 struct KeyValueCache {
   Tensor keys;    // [B, capacity, C]

@@ -23,9 +23,9 @@ inline constexpr float kNormEpsilon = 1e-5F;
 /// A layer of few outputs that reads what a norm makes, as CARoPE's gate does: the norm's kernel
 /// has its input at hand.
 struct NormGate {
-  Tensor weight;  // [H, C] f32, or empty: there is no such layer
-  Tensor bias;    // [H] f32, or empty
-  Tensor logits;  // [N, H] f32
+  Tensor weight;  // [K, C] f32, or empty: there is no such layer
+  Tensor bias;    // [K] f32, or empty
+  Tensor logits;  // [N, K] f32
 };
 
 /// out.y = gain (x - mean) / std + bias, row by row, and gate.logits = out.y Wᵀ + b, of y as it is
@@ -44,8 +44,8 @@ struct NormBackward {
       dbias_before{};  // [C] f32: the sums of the new dx's columns, or empty. They are the gradient
                        // of the bias in the layer whose output was added to the norm's input.
   // With a gate the gradient of the norm's result is dy + dlogits W; both are empty without.
-  Tensor gate_weight{};  // [H, C] f32
-  Tensor dlogits{};      // [N, H] f32
+  Tensor gate_weight{};  // [K, C] f32
+  Tensor dlogits{};      // [N, K] f32
 };
 
 /// `dy` [N, C] is the gradient of the norm's result. It is clobbered.

@@ -13,8 +13,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Only an experiment writes evaluations into its runs.
+/// Who writes a file that is damaged.
 constexpr const char* kMakeAgain = "remove it and run carope reproduce again";
+constexpr const char* kScaleAgain = "remove it and run carope eval --rope-scaling again";
 constexpr const char* kMakeGateAgain =
     "remove it and run carope reproduce again (which makes it where evaluation.json is removed "
     "too)";
@@ -110,7 +111,7 @@ void read_metrics(RunRecord& run) {
   }
 }
 
-LengthResult read_length(const Json& json, const std::filesystem::path& path) {
+LengthResult read_length(const Json& json, const std::filesystem::path& path, const char* remedy) {
   LengthResult result{.length = json.at("length").get<std::int64_t>(),
                       .perplexity = optional_number(json, "perplexity"),
                       .low = optional_number(json, "low"),
@@ -120,10 +121,10 @@ LengthResult read_length(const Json& json, const std::filesystem::path& path) {
                       .loss = optional_number(json, "loss"),
                       .units = {}};
   check<FileError>(result.length > 0, "{}: {} is no length; {}", path.string(), result.length,
-                   kMakeAgain);
+                   remedy);
   for (const auto& number : {result.perplexity, result.low, result.high}) {
     check<FileError>(number.value_or(1.0) > 0.0, "{}: {} at length {} is no perplexity; {}",
-                     path.string(), number.value_or(1.0), result.length, kMakeAgain);
+                     path.string(), number.value_or(1.0), result.length, remedy);
   }
   if (!result.perplexity && result.reason.empty()) {
     result.reason =
@@ -140,21 +141,23 @@ LengthResult read_length(const Json& json, const std::filesystem::path& path) {
   const Json tokens = json.value("unit_tokens", Json::array());
   check<FileError>(losses.size() == tokens.size(),
                    "{}: {} unit_losses and {} unit_tokens at length {} do not fit; {}",
-                   path.string(), losses.size(), tokens.size(), result.length, kMakeAgain);
+                   path.string(), losses.size(), tokens.size(), result.length, remedy);
   for (std::size_t i = 0; i < losses.size(); ++i) {
     result.units.push_back({losses[i].get<double>(), tokens[i].get<std::int64_t>()});
   }
   return result;
 }
 
-EvaluationRecord read_evaluation(const std::filesystem::path& path) {
+EvaluationRecord read_evaluation(const std::filesystem::path& path,
+                                 const char* remedy = kMakeAgain) {
   EvaluationRecord evaluation;
-  read_json(path, kMakeAgain, [&](const Json& json) {
+  read_json(path, remedy, [&](const Json& json) {
     evaluation.protocol = json.value("protocol", "");
     evaluation.rope_scaling = json.value("rope_scaling", "");
+    evaluation.step = json.value("step", std::int64_t{0});
     evaluation.tokens = json.value("tokens", std::int64_t{0});
     for (const Json& each : json.at("lengths")) {
-      evaluation.lengths.push_back(read_length(each, path));
+      evaluation.lengths.push_back(read_length(each, path, remedy));
     }
   });
   return evaluation;
@@ -299,12 +302,12 @@ std::vector<RunRecord> load_scaled(const RunRecord& run) {
   }
   std::sort(files.begin(), files.end());
   for (const std::filesystem::path& file : files) {
-    EvaluationRecord evaluation = read_evaluation(file);
-    const std::string scaling = evaluation.rope_scaling;
-    check<FileError>(!scaling.empty(),
-                     "{} does not say its rope_scaling; remove it and run carope "
-                     "eval again",
-                     file.string());
+    EvaluationRecord evaluation = read_evaluation(file, kScaleAgain);
+    const std::string scaling =
+        evaluation.rope_scaling +
+        (evaluation.step == run.steps ? "" : fmt::format(" (step {})", evaluation.step));
+    check<FileError>(!evaluation.rope_scaling.empty(), "{} does not say its rope_scaling; {}",
+                     file.string(), kScaleAgain);
     const auto [at, is_new] = by_scaling.try_emplace(scaling, run);
     RunRecord& scaled = at->second;
     if (is_new) {

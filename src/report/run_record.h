@@ -46,6 +46,7 @@ struct LengthResult {
 struct EvaluationRecord {
   std::string protocol;
   std::string rope_scaling;  // e.g. "yarn:4", where the model was scaled for the evaluation
+  std::int64_t step;         // of the checkpoint
   std::int64_t tokens;
   std::vector<LengthResult> lengths;
 };
@@ -102,7 +103,8 @@ std::string folder_name(const std::filesystem::path& folder);
 /// Reads a run's folder. Throws a FileError that names the file, the place and the remedy.
 RunRecord load_run(const std::filesystem::path& folder);
 
-/// A record for each RoPE scaling that the run was evaluated with, labelled e.g. "rope, yarn:4".
+/// A record for each RoPE scaling that the run was evaluated with, labelled e.g. "rope, yarn:4",
+/// with the step where it is not the run's last one.
 std::vector<RunRecord> load_scaled(const RunRecord& run);
 
 /// Several runs, and what they are called together.

@@ -8,7 +8,6 @@ namespace {
 using namespace tiled;
 
 constexpr int kThreads = 128;
-constexpr int kMostDecoded = 4;      // new tokens that are few enough to be decoded one by one
 constexpr int kBlocksWanted = 1024;  // keys are split until there are so many blocks
 constexpr int kKeysAtOnce = 4;       // that a thread has on the way
 

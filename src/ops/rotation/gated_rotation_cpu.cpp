@@ -350,7 +350,7 @@ class Kernel {
   }
 
   /// For each chunk, the phase gradients of all later tokens of the document that runs past its
-  /// end, as [B, chunks, H, P].
+  /// end, as [B, chunks, K, P].
   const double* sum_later_torque(const RotationGradients& gradients) const {
     const Tensor scratch = ctx_.scratch({{seq_.batch, chunks_, heads_, pairs_}, DType::kF64});
     auto* later = scratch.data<double>();
