@@ -29,6 +29,11 @@ done
 
 echo "== Comparing"
 status=0
+files=$(cd "$folder/runs-$commit" && find . -name '*.safetensors' | sort)
+if [ -z "$files" ] || [ "$files" != "$(cd "$folder/runs-$(basename "$PWD")" && find . -name '*.safetensors' | sort)" ]; then
+  echo "The two programs did not leave the same checkpoints, or left none." >&2
+  exit 1
+fi
 while IFS= read -r file; do
   if cmp --quiet "$folder/runs-$commit/$file" "$folder/runs-$(basename "$PWD")/$file"; then
     echo "same bits    $file"
@@ -36,5 +41,5 @@ while IFS= read -r file; do
     echo "OTHER BITS   $file"
     status=1
   fi
-done < <(cd "$folder/runs-$commit" && find . -name '*.safetensors' | sort)
+done <<<"$files"
 exit $status

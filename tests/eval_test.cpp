@@ -353,7 +353,7 @@ TEST_F(EvalCommand, ScalesTheRopeOfATrainedModel) {
   EXPECT_THAT(report.output, testing::ContainsRegex("\nrope, dynamic_ntk:2 +"));
   expect_refusal(path("rope") + " --rope-scaling yarn:0.5", HasSubstr("position.factor = 0.5"));
   save_run("gated", {});
-  expect_refusal(path("gated") + " --rope-scaling yarn:4", HasSubstr("no fixed rotation"));
+  expect_refusal(path("gated") + " --rope-scaling yarn:4", HasSubstr("has no option 'scaling'"));
 }
 
 TEST_F(EvalCommand, TakesDocumentsFromTheManifest) {

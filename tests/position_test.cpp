@@ -88,22 +88,32 @@ TEST(RopeScaling, IsPutOnATrainedModel) {
   const auto said = [&](const char* encoding, const char* scaling) {
     return message_of<ConfigError>([&] { with_rope_scaling(encoding, shape_of(64), {}, scaling); });
   };
-  EXPECT_THAT(said("carope", "yarn:4"), HasSubstr("no fixed rotation"));
-  EXPECT_THAT(said("none", "yarn:4"), HasSubstr("no fixed rotation"));
+  EXPECT_THAT(said("carope", "yarn:4"), HasSubstr("has no option 'scaling'"));
+  EXPECT_THAT(said("none", "yarn:4"), HasSubstr("has no option 'scaling'"));
+  EXPECT_THAT(said("rope", "none:1"), HasSubstr("NAME:FACTOR"));
+  EXPECT_THAT(said("rope", ""), HasSubstr("NAME:FACTOR"));
   EXPECT_THAT(said("rope", "yarn"), HasSubstr("NAME:FACTOR"));
   EXPECT_THAT(said("rope", "yam:4"), HasSubstr("yarn"));
   EXPECT_THAT(said("rope", "yarn:"), HasSubstr("NAME:FACTOR"));
   EXPECT_THAT(said("rope", "yarn:4x"), HasSubstr("NAME:FACTOR"));
-  EXPECT_THAT(said("rope", "yarn:0.5"), HasSubstr("position.factor = 0.5"));
+  EXPECT_THAT(said("rope", "yarn:0.5"), HasSubstr("'yarn:0.5': position.factor = 0.5"));
+  EXPECT_EQ(canonical_scaling("yarn:4.0"), "yarn:4");
+  EXPECT_EQ(canonical_scaling("none"), "none");
 }
 
 TEST(RopeScaling, RefusesWhatMakesNoSense) {
   EXPECT_THAT(refusal("rope", {{"factor", 4.0}}), HasSubstr("nothing to scale"));
+  EXPECT_THAT(refusal("rope+alibi", {{"rope.factor", 4.0}}),
+              HasSubstr("position.rope.factor = 4 has nothing to scale"));
   EXPECT_THAT(refusal("rope", {{"scaling", Text("yarn")}, {"factor", 0.9}}),
               HasSubstr("position.factor = 0.9"));
   EXPECT_THAT(refusal("rope", {{"scaling", Text("yam")}}), HasSubstr("one of none, linear"));
   EXPECT_THAT(refusal("rope", {{"scaling", Text("yarn")}, {"factor", 2.0}, {"fraction", 0.5}}),
               HasSubstr("use position.rotary_fraction"));
+  // A factor so large that sums with it lose the length still serves what was trained as it was.
+  const Options huge{{"scaling", Text("dynamic_ntk")}, {"factor", 1e17}};
+  EXPECT_EQ(increments_of(make_encoding("rope", shape_of(64), huge)),
+            increments_of(make_encoding("rope", shape_of(64), {})));
 }
 
 TEST(PartialRope, LetsTheSlowestPairsStand) {
@@ -148,12 +158,32 @@ TEST(Compositions, HaveTheirPartsAndNames) {
 
 TEST(Compositions, RefuseTwoPartsThatDoTheSame) {
   EXPECT_THAT(refusal("rope+carope"), HasSubstr("both 'rope' and 'carope' rotate q and k"));
-  EXPECT_THAT(refusal("alibi+alibi"), HasSubstr("bias the scores"));
+  EXPECT_THAT(refusal("alibi+alibi"), HasSubstr("'alibi' occurs twice"));
   EXPECT_THAT(refusal("learnable+sinusoidal"), HasSubstr("add to the embedding"));
-  EXPECT_THAT(refusal("rope+"), HasSubstr("unknown encoding"));
+  EXPECT_THAT(refusal("rope+"), HasSubstr("a name is empty"));
+  EXPECT_THAT(refusal("rope+alibi", {{"carope.base", 500.0}}), HasSubstr("have no such option"));
+  EXPECT_THAT(refusal("rope", {{"rope.base", 500.0}}), HasSubstr("write position.base"));
   EXPECT_THAT(refusal("rope+alib"), HasSubstr("did you mean 'alibi'"));
-  EXPECT_THAT(refusal("rope+alibi", {{"base", 500.0}}), HasSubstr("position.rope.base"));
+  EXPECT_THAT(refusal("rope+alibi", {{"base", 500.0}}), HasSubstr("position.rope.NAME"));
   EXPECT_THAT(refusal("rope+alibi", {{"rope.bass", 500.0}}), HasSubstr("did you mean 'base'"));
+}
+
+TEST(Encodings, AreCheckedAgainstTheModel) {
+  const auto said = [](const Encoding& encoding) {
+    return message_of<ConfigError>([&] { check_encoding(encoding, shape_of(64)); });
+  };
+  const auto rotation = [](auto turns, std::int64_t pairs) {
+    return Encoding{.rotation = RotationSpec{.turns = turns, .pairs = pairs}};
+  };
+  EXPECT_THAT(said(rotation(FixedTurns{}, 16)), HasSubstr("0 increments, but the model needs 16"));
+  EXPECT_THAT(said(rotation(FixedTurns{rope_increments(33, 10.0)}, 33)),
+              HasSubstr("rotates 33 pairs of a head of 64"));
+  EXPECT_THAT(said(rotation(FixedTurns{}, 0)), HasSubstr("1 to 32 are possible"));
+  EXPECT_THAT(said(rotation(PowerTurns{.gate = {}, .ratios = {1.0, -1.0}}, 2)),
+              HasSubstr("a ratio of -1"));
+  EXPECT_THAT(said({.bias = Slopes{{1.0F}}}), HasSubstr("1 slopes"));
+  EXPECT_THAT(said({.additive = Sinusoids{}}), HasSubstr("0 frequencies of sines"));
+  EXPECT_EQ(said(make_encoding("carope+alibi", shape_of(64), {})), "(nothing thrown)");
 }
 
 TEST(Options, ThatAreNoPropertyOfTheMethodAreReadAndIgnored) {

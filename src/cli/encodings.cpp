@@ -51,16 +51,25 @@ void print_encodings(const GptConfig& config) {
   Table table({"encoding", "parts", "parameters", "longest input", "state, bytes a layer",
                "rotation in training", "attention in training"});
   std::string options;
-  for (const std::string& name : encoding_names()) {
+  std::vector<std::string> names = encoding_names();
+  if (config.encoding.find('+') != std::string::npos) {
+    names.push_back(config.encoding);
+  }
+  for (const std::string& name : names) {
     Options defaults;
-    const Encoding encoding = make_encoding(name, config.shape(), {}, &defaults);
-    const Plan plan = make_plan(config, encoding, device, gpu ? DType::kBF16 : DType::kF32,
-                                {.length = config.length});
-    const std::int64_t state =
-        gate_of(encoding) != nullptr ? 4 * config.key_heads() * encoding.rotation->pairs : 0;
-    table.add({name, parts_of(encoding), fmt::to_string(parameters_added(config, encoding)),
-               encoding.max_length ? fmt::to_string(*encoding.max_length) : "any",
-               fmt::to_string(state), rotation_kernels(plan), attention_kernels(plan)});
+    try {
+      const Encoding encoding = make_encoding(name, config.shape(), {}, &defaults);
+      const Plan plan = make_plan(config, encoding, device, gpu ? DType::kBF16 : DType::kF32,
+                                  {.length = config.length});
+      const std::int64_t state =
+          gate_of(encoding) != nullptr ? 4 * config.key_heads() * encoding.rotation->pairs : 0;
+      table.add({name, parts_of(encoding), fmt::to_string(parameters_added(config, encoding)),
+                 encoding.max_length ? fmt::to_string(*encoding.max_length) : "any",
+                 fmt::to_string(state), rotation_kernels(plan), attention_kernels(plan)});
+    } catch (const ConfigError& error) {
+      options += fmt::format("  {} does not fit this model: {}\n", name, error.what());
+      continue;
+    }
     std::vector<std::string> each;
     for (const auto& [key, value] : defaults) {
       each.push_back(fmt::format("{} = {}", key, to_string(value)));

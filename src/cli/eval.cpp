@@ -62,8 +62,10 @@ std::string difference_cell(const LengthScore& first, const LengthScore& other,
 
 void print_perplexities(const EvalOptions& options, const std::vector<Evaluation>& evaluations) {
   const EvalConfig& config = evaluations.front().config;
-  fmt::print("Perplexity on {} tokens, protocol {}, with 95 % intervals by {}:\n\n",
-             evaluations.front().tokens, to_string(config.protocol), to_string(config.resample));
+  const std::string& scaling = evaluations.front().rope_scaling;
+  fmt::print("Perplexity on {} tokens, protocol {}{}, with 95 % intervals by {}:\n\n",
+             evaluations.front().tokens, to_string(config.protocol),
+             scaling.empty() ? "" : ", RoPE scaling " + scaling, to_string(config.resample));
   Table table = table_of_lengths(config, {"checkpoint", "step"});
   std::string notes;
   for (std::size_t i = 0; i < evaluations.size(); ++i) {
@@ -110,7 +112,7 @@ void keep_for_report(const std::vector<Evaluation>& evaluations) {
   for (const Evaluation& evaluation : evaluations) {
     try {
       if (const auto file = keep_scaled_evaluation(evaluation)) {
-        fmt::print("\n{}: carope report shows it as a line of its own\n", file->string());
+        fmt::print("\nkept for carope report: {}\n", file->string());
       }
     } catch (const FileError& error) {
       fmt::print(stderr, "not kept for carope report: {}\n", error.what());
@@ -184,9 +186,12 @@ void add_eval(CLI::App& app) {
   add_resample_option(*command, config.resample, "windows");
   command->add_option("--data", options->data,
                       "folder of token shards; by default that of the runs");
-  command->add_option("--rope-scaling", options->rope_scaling,
-                      "scale RoPE for longer sequences, as NAME:FACTOR: linear, ntk, dynamic_ntk, "
-                      "yarn or llama3, e.g. yarn:4");
+  command
+      ->add_option("--rope-scaling", options->rope_scaling,
+                   "scale RoPE for longer sequences, as NAME:FACTOR: linear, ntk, dynamic_ntk, "
+                   "yarn or llama3, e.g. yarn:4; the run's folder keeps the result for carope "
+                   "report")
+      ->check(not_empty());
   command->add_option("--json", options->json, "write the results, with curves, to this file");
   add_compute_options(*command, options->compute);
   add_rank_options(*command, options->ranks);

@@ -117,9 +117,11 @@ void add_generate(CLI::App& app) {
   command->add_option("--chunk", options->config.chunk, "tokens of the prompt to read at once")
       ->transform(as_quantity())
       ->capture_default_str();
-  command->add_option("--rope-scaling", options->rope_scaling,
-                      "scale RoPE for longer texts, as NAME:FACTOR: linear, ntk, dynamic_ntk, yarn "
-                      "or llama3, e.g. yarn:4");
+  command
+      ->add_option("--rope-scaling", options->rope_scaling,
+                   "scale RoPE for longer texts, as NAME:FACTOR: linear, ntk, dynamic_ntk, yarn "
+                   "or llama3, e.g. yarn:4")
+      ->check(not_empty());
   command->add_flag("--ignore-end", options->ignore_end, "go on behind the end of the text");
   add_compute_options(*command, options->compute);
   command->footer(

@@ -47,6 +47,10 @@ inline CLI::Validator at_least(std::int64_t lowest) {
   return {refuse_less, ""};
 }
 
+inline CLI::Validator not_empty() {
+  return {[](std::string& text) -> std::string { return text.empty() ? "give a text" : ""; }, ""};
+}
+
 inline CLI::Option* add_tokenizer_option(CLI::App& command, std::string& tokenizer) {
   return command.add_option("--tokenizer", tokenizer,
                             "tokenizer.json, vocab.bpe, a .tiktoken file, a folder with one of "

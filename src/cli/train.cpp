@@ -156,7 +156,10 @@ void add_train(CLI::App& app) {
   const auto run = RunOptions::add(*command);
   command->callback([options, run] {
     if (options->explain) {
-      fmt::print("{}", explain_training(open_context(options->compute), read_run(run->settings())));
+      const RunConfig config = options->resume->count() > 0
+                                   ? resumed(options->folder, run->settings())
+                                   : read_run(run->settings());
+      fmt::print("{}", explain_training(open_context(options->compute), config));
       return;
     }
     if (options->out->count() == 0) {

@@ -18,7 +18,7 @@ Memory::Memory(Device device, std::size_t bytes) : device_(device), bytes_(bytes
     return;
   }
   data_ = ::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow);
-  check<DeviceError>(data_ != nullptr,
+  check<OutOfMemory>(data_ != nullptr,
                      "cannot allocate {:.1f} MiB of memory; use a smaller batch, length or model",
                      static_cast<double>(bytes) / (1024.0 * 1024.0));
 }

@@ -35,6 +35,8 @@ class OptionReader {
                        std::int64_t highest = kHighestInteger);
   double number(const std::string& key, double fallback, double lowest);
   std::string text(const std::string& key, const std::string& fallback);
+  /// An option as messages name it, e.g. "position.base".
+  std::string name(const std::string& key) const { return section_ + "." + key; }
   /// Accepts an option that has no meaning any more.
   void ignore(const std::string& key) { options_.erase(key); }
 

@@ -6,6 +6,7 @@
 #include "core/file.h"
 #include "data/shards/manifest.h"
 #include "eval/evaluation_json.h"
+#include "position/scaling.h"
 #include "train/checkpoint.h"
 #include "train/run_data.h"
 
@@ -102,28 +103,29 @@ std::vector<Evaluation> evaluate_checkpoints(Context& ctx, Communicator& ranks,
             .front();
     evaluation.checkpoint = checkpoint.string();
     evaluation.step = step;
-    evaluation.rope_scaling = rope_scaling;
+    evaluation.rope_scaling = rope_scaling.empty() ? "" : canonical_scaling(rope_scaling);
     evaluations.push_back(std::move(evaluation));
   }
   return evaluations;
 }
 
-fs::path scaled_evaluation_file(const fs::path& run, const std::string& rope_scaling,
-                                Protocol protocol) {
-  std::string name = rope_scaling;
+fs::path scaled_evaluation_file(const fs::path& run, const Evaluation& evaluation) {
+  std::string name = evaluation.rope_scaling;
   std::replace(name.begin(), name.end(), ':', '-');
+  const Protocol protocol = evaluation.config.protocol;
   return run /
-         fmt::format("evaluation-scaled-{}{}.json", name,
+         fmt::format("evaluation-scaled-{}-step-{}{}.json", name, evaluation.step,
                      protocol == Protocol::kWindows ? "" : fmt::format("-{}", to_string(protocol)));
 }
 
 std::optional<fs::path> keep_scaled_evaluation(const Evaluation& evaluation) {
-  const fs::path run = fs::path(evaluation.checkpoint).parent_path().parent_path();
+  const fs::path checkpoint = fs::absolute(evaluation.checkpoint).lexically_normal();
+  const fs::path folder = checkpoint.has_filename() ? checkpoint : checkpoint.parent_path();
+  const fs::path run = folder.parent_path().parent_path();
   if (evaluation.rope_scaling == "none" || !fs::exists(run / "config.toml")) {
     return std::nullopt;
   }
-  const fs::path file =
-      scaled_evaluation_file(run, evaluation.rope_scaling, evaluation.config.protocol);
+  const fs::path file = scaled_evaluation_file(run, evaluation);
   write_file(file, to_json(evaluation));
   return file;
 }

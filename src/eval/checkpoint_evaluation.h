@@ -26,7 +26,7 @@ std::vector<Evaluation> evaluate_checkpoints(
 
 /// Where a run keeps an evaluation with another RoPE scaling, for `carope report`.
 std::filesystem::path scaled_evaluation_file(const std::filesystem::path& run,
-                                             const std::string& rope_scaling, Protocol protocol);
+                                             const Evaluation& evaluation);
 /// Keeps such an evaluation in the folder of the run that its checkpoint is in, if it is in one.
 /// Returns the file, or nothing. The scaling "none" is not kept.
 std::optional<std::filesystem::path> keep_scaled_evaluation(const Evaluation& evaluation);

@@ -169,6 +169,7 @@ std::optional<GateStatistics> measure_gate(Context& ctx, const Gpt& model, const
   if (gate_of(model.encoding()) == nullptr) {
     return std::nullopt;
   }
+  const std::int64_t pairs = model.encoding().rotation->pairs;
   TokenBatch batch;
   const Arena arena = Arena::plan(Device{}, [&](Arena& plan) { batch = loader.place(plan); });
   const std::int64_t rows = batch.tokens.dim(0);
@@ -177,9 +178,9 @@ std::optional<GateStatistics> measure_gate(Context& ctx, const Gpt& model, const
                               .length = batch.tokens.dim(1),
                               .documents = static_cast<bool>(batch_of(batch).seq.document_start)});
   const ModelShape shape = model.config().shape();
-  GateStatistics gate{.layers = shape.layers, .heads = shape.heads, .pairs = shape.pairs()};
+  GateStatistics gate{.layers = shape.layers, .heads = shape.key_heads, .pairs = pairs};
   Frequencies all(static_cast<std::size_t>(shape.layers),
-                  std::vector<std::vector<double>>(static_cast<std::size_t>(shape.heads)));
+                  std::vector<std::vector<double>>(static_cast<std::size_t>(shape.key_heads)));
   Text text(tokenizer);
   DeviceBatch device_batch;
   const std::int64_t available = std::max<std::int64_t>(loader.windows() / rows, 1);

@@ -1,6 +1,6 @@
 #include "model/attention_layer.h"
 
-#include <utility>
+#include "model/host_rotation.h"
 
 namespace carope {
 namespace {
@@ -131,22 +131,27 @@ void AttentionLayer::forward(Context& ctx, const Plan& plan, const Sequence& seq
     // A product so narrow is no slower by row.
     linear(ctx, embedding, w.gate.weight, w.gate.bias, a.gate_logits, Rounding::kByRow);
   }
+  attend(ctx, plan, seq, a, state);
+  linear_add(ctx, a.attended, w.out.weight, w.out.bias, x, y, plan.rounding);
+}
+
+void AttentionLayer::attend(Context& ctx, const Plan& plan, const Sequence& seq,
+                            const AttentionActivations& a, AttentionState* state) const {
   const Rotation turns = rotation(seq, a.qkv, a, state);
   if (plan.fused_attention) {
     rotate_and_attend(ctx, rotating_attention_, seq, turns, a.qkv, a.attended, a.logsumexp);
-  } else {
-    if (plan.rotated_by == RotatedBy::kHostFunctions) {
-      rotate_on_host(ctx, seq, std::get<CustomTurns>(encoding_.rotation->turns).apply, a.qkv);
-    } else if (plan.rotated_by == RotatedBy::kOwnKernel) {
-      rotate(ctx, turns, seq);
-    }
-    if (state != nullptr) {
-      attention_cached(ctx, attention_, seq, a.qkv, state->cache, a.attended);
-    } else {
-      attention(ctx, attention_, seq, a.qkv, a.attended, a.logsumexp);
-    }
+    return;
   }
-  linear_add(ctx, a.attended, w.out.weight, w.out.bias, x, y, plan.rounding);
+  if (plan.rotated_by == RotatedBy::kHostFunctions) {
+    rotate_on_host(ctx, seq, custom_turns().apply, turns.q, turns.k, a.qkv);
+  } else if (plan.rotated_by == RotatedBy::kOwnKernel) {
+    rotate(ctx, turns, seq);
+  }
+  if (state != nullptr) {
+    attention_cached(ctx, attention_, seq, a.qkv, state->cache, a.attended);
+  } else {
+    attention(ctx, attention_, seq, a.qkv, a.attended, a.logsumexp);
+  }
 }
 
 void AttentionLayer::attention_backward(Context& ctx, const Plan& plan, const Sequence& seq,
@@ -164,10 +169,10 @@ void AttentionLayer::attention_backward(Context& ctx, const Plan& plan, const Se
     return;
   }
   carope::attention_backward(ctx, attention_, seq, args);
+  const QkvHeads gradients = split_qkv(w.dqkv, seq, shape_.heads, shape_.key_heads);
   if (plan.rotated_by == RotatedBy::kHostFunctions) {
-    rotate_on_host(ctx, seq, std::get<CustomTurns>(encoding_.rotation->turns).transpose, w.dqkv);
+    rotate_on_host(ctx, seq, custom_turns().transpose, gradients.q, gradients.k, w.dqkv);
   } else if (plan.rotated_by == RotatedBy::kOwnKernel) {
-    const QkvHeads gradients = split_qkv(w.dqkv, seq, shape_.heads, shape_.key_heads);
     rotate_backward(ctx, turns, seq,
                     {.dq = gradients.q, .dk = gradients.k, .dlogits = w.dgate_logits});
   }
@@ -206,64 +211,6 @@ void AttentionLayer::backward(Context& ctx, const Plan& plan, const Sequence& se
                  .gate_weight = gate.weight,
                  .dlogits = gate.logits},
                 args.dnormed);
-}
-
-void AttentionLayer::rotate_on_host(Context& ctx, const Sequence& seq, const CustomTurns::Map& map,
-                                    const Tensor& qkv) const {
-  if (!std::exchange(announced_, true) && ctx.speaks()) {
-    fmt::print(stderr, "warning: this encoding rotates by functions on the host, which is slow\n");
-  }
-  std::vector<std::byte> bytes(qkv.bytes());
-  download(ctx, qkv, bytes.data());
-  std::vector<std::int32_t> starts, offsets;
-  Sequence here = seq;
-  const auto bring = [&](Tensor& tensor, std::vector<std::int32_t>& values) {
-    if (tensor) {
-      values.resize(static_cast<std::size_t>(tensor.size()));
-      download(ctx, tensor, values.data());
-      tensor = Tensor::of(values, tensor.shape());
-    }
-  };
-  bring(here.document_start, starts);
-  bring(here.offsets, offsets);
-  wait(ctx);
-  const Tensor rows(bytes.data(), {qkv.shape(), qkv.dtype()});
-  const QkvHeads parts = split_qkv(rows, here, shape_.heads, shape_.key_heads);
-  std::vector<float> vector(static_cast<std::size_t>(shape_.head_dim));
-  const auto map_vector = [&](auto* values, std::int64_t position) {
-    constexpr bool kFloat = std::is_same_v<decltype(values), float*>;
-    for (std::size_t i = 0; i < vector.size(); ++i) {
-      if constexpr (kFloat) {
-        vector[i] = values[i];
-      } else {
-        vector[i] = to_float(values[i]);
-      }
-    }
-    map(position, vector);
-    for (std::size_t i = 0; i < vector.size(); ++i) {
-      if constexpr (kFloat) {
-        values[i] = vector[i];
-      } else {
-        values[i] = to_bf16(vector[i]);
-      }
-    }
-  };
-  for (std::int64_t b = 0; b < seq.batch; ++b) {
-    for (std::int64_t t = 0; t < seq.length; ++t) {
-      const std::int64_t position = here.position_of(b, t);
-      for (const Heads& heads : {parts.q, parts.k}) {
-        for (std::int64_t h = 0; h < heads.count; ++h) {
-          if (qkv.dtype() == DType::kBF16) {
-            map_vector(heads.at<Bf16>(b, t, h), position);
-          } else {
-            map_vector(heads.at<float>(b, t, h), position);
-          }
-        }
-      }
-    }
-  }
-  upload(ctx, bytes.data(), qkv);
-  wait(ctx);  // `bytes` are about to end
 }
 
 }  // namespace carope

@@ -85,8 +85,12 @@ class AttentionLayer {
   Tensor gate_input(const Tensor& embedding, const AttentionActivations& a) const;
   Rotation rotation(const Sequence& seq, const Tensor& qkv, const AttentionActivations& a,
                     const AttentionState* state) const;
-  void rotate_on_host(Context& ctx, const Sequence& seq, const CustomTurns::Map& map,
-                      const Tensor& qkv) const;
+  const CustomTurns& custom_turns() const {
+    return std::get<CustomTurns>(encoding_.rotation->turns);
+  }
+  /// Rotates q and k in a.qkv, and fills a.attended.
+  void attend(Context& ctx, const Plan& plan, const Sequence& seq, const AttentionActivations& a,
+              AttentionState* state) const;
   /// Gradients of qkv before its rotation, and of the gate's logits.
   void attention_backward(Context& ctx, const Plan& plan, const Sequence& seq,
                           const AttentionActivations& a, const AttentionWorkspace& w,
@@ -99,8 +103,7 @@ class AttentionLayer {
   Tensor increments_;  // [P] u32 of FixedTurns
   Tensor ratios_;      // [P] f64 of PowerTurns
   Attention attention_;
-  Attention rotating_attention_;    // where its kernel rotates
-  mutable bool announced_ = false;  // that the encoding is slow
+  Attention rotating_attention_;  // where its kernel rotates
 };
 
 }  // namespace carope

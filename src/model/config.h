@@ -19,7 +19,7 @@ struct GptConfig {
   std::string encoding = default_encoding();
   Options encoding_options{};
 
-  std::int64_t served = 0;  // tokens of the sequences to be read, where that is not `length`
+  std::int64_t served = 0;  // tokens of the sequences to be read; 0: `length`
 
   // What could be chosen for itself one day.
   std::int64_t key_heads() const { return heads; }

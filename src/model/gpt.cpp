@@ -46,7 +46,7 @@ Gpt::Gpt(const GptConfig& config, Device device, DType compute, const Sharding& 
 Gpt::Gpt(const GptConfig& config, const Encoding& encoding, Device device, DType compute,
          const Sharding& sharding)
     : config_(validated(config)),
-      embedding_(encoding, device),
+      embedding_((check_encoding(encoding, config_.shape()), encoding), device),
       block_(config, encoding, device),
       device_(device),
       compute_(compute) {
@@ -76,7 +76,9 @@ Gpt::Gpt(const GptConfig& config, const Encoding& encoding, Device device, DType
 
 void Gpt::serve(std::int64_t length) {
   if (std::exchange(config_.served, length) != length && registered_) {
-    block_ = Block(config_, encoding_of(config_), device_);
+    const Encoding encoding = encoding_of(config_);
+    embedding_ = EmbeddingLayer(encoding, device_);
+    block_ = Block(config_, encoding, device_);
   }
 }
 

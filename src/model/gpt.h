@@ -33,7 +33,7 @@ class Gpt {
   /// All of the parameters' memory, as those who train see it.
   const ParameterMemory& memory() const { return memory_; }
   /// Makes the encoding again for sequences of so many tokens, which some depend on. Call it before
-  /// the sequences are read.
+  /// the sequences are read: activations stay valid, recorded decode steps and encoding() do not.
   void serve(std::int64_t length);
   /// The parameter of this name; throws if there is none.
   const Parameter& parameter(const std::string& name) const;

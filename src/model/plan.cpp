@@ -87,6 +87,8 @@ Plan make_plan(const GptConfig& config, const Encoding& encoding, Device device,
   check<ConfigError>(pass.batch >= 1 && pass.length >= 1,
                      "a batch of {} x {} tokens is not possible", pass.batch, pass.length);
   check<ConfigError>(!pass.documents || !pass.continues(), "packed documents cannot be decoded");
+  check<ConfigError>(pass.purpose != Purpose::kDecoding || pass.length == 1,
+                     "decoding takes one token a row, not {}", pass.length);
   const bool custom =
       encoding.rotation && std::holds_alternative<CustomTurns>(encoding.rotation->turns);
   const bool fused =
@@ -135,7 +137,7 @@ std::string attention_kernels(const Plan& plan) {
   const std::string own = on_tensor_cores ? "tiles on tensor cores" : "tiles in fp32 arithmetic";
   return plan.pass.continues() || plan.compute != DType::kBF16
              ? own
-             : own + " or cuDNN, whichever is measured to be faster";
+             : own + ", or cuDNN where it serves and is measured to be faster";
 }
 
 std::string describe(const Plan& plan) {

@@ -39,9 +39,9 @@ void gelu(Context& ctx, const Tensor& x, const Tensor& y);
 void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& weight, const Tensor& dx,
                            Write write);
 
-/// dpre = (dy W) gelu'(pre): through this layer and the GELU that made its input. dbias = Σ dpre,
-/// or added to what is there: the gradient of the bias in that GELU's layer,
-/// unless it is empty.
+/// dx = (dy W) gelu'(x): through this layer and the GELU before it, whose input x was. dbias = Σ
+/// dx, or added to what is there: the gradient of the bias in the layer before the GELU, unless it
+/// is empty.
 void linear_backward_gelu(Context& ctx, const Tensor& dy, const Tensor& weight,
                           const SavedGelu& saved, const Tensor& dpre, const Tensor& dbias,
                           Write write);

@@ -40,10 +40,10 @@ struct NormBackward {
   Tensor dx;  // [N, C] the norm's contribution is added: a residual's gradient flows past the norm
   NormWeights dweights;
   Write write;  // of dweights and dbias_before
-  Tensor
-      dbias_before{};  // [C] f32: the sums of the new dx's columns, or empty. They are the gradient
-                       // of the bias in the layer whose output was added to the norm's input.
-  // With a gate the gradient of the norm's result is dy + dlogits W; both are empty without.
+  /// [C] f32: the sums of the new dx's columns, or empty. They are the gradient of the bias in the
+  /// layer whose output was added to the norm's input.
+  Tensor dbias_before{};
+  // With a gate the gradient of the norm's result is dy + dlogits W. Without one these are empty.
   Tensor gate_weight{};  // [K, C] f32
   Tensor dlogits{};      // [N, K] f32
 };

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "core/error.h"
+
 namespace carope {
 
 std::vector<double> rope_frequencies(std::int64_t pairs, double base) {
@@ -14,7 +16,10 @@ std::vector<double> rope_frequencies(std::int64_t pairs, double base) {
 
 std::vector<std::uint32_t> to_turns(std::span<const double> frequencies) {
   std::vector<std::uint32_t> turns;
+  constexpr double kFastest = 1e6;
   for (const double radians : frequencies) {
+    check<ConfigError>(std::abs(radians) <= kFastest,
+                       "a rotary frequency of {} radians a token is not possible", radians);
     turns.push_back(static_cast<std::uint32_t>(std::llround(radians * kTurnsPerRadian)));
   }
   return turns;

@@ -14,7 +14,7 @@ namespace carope {
 ///                    document, where f(z) = 1 / (softplus(z) + 1),
 ///   with neither:    q and k stay as they are.
 struct Rotation {
-  Heads q, k;  // H query heads and K key heads; K divides H
+  Heads q{}, k{};  // H query heads and K key heads; K divides H
   RotaryLayout layout = RotaryLayout::kHalf;
   std::int64_t pairs = 0;  // P: the first 2P channels of each head turn
   float magnitude = 1.0F;  // m
@@ -27,8 +27,8 @@ struct Rotation {
   std::int64_t chunk = 512;  // tokens that a task scans; no phase depends on it
   /// [B, chunks, K, P] u32: the phase before each chunk, made by rotate() for rotate_backward().
   Tensor carry{};
-  /// [B, K, P] u32, or empty for zeros: the phase before each row's first token, which becomes that
-  /// after its last one.
+  /// [B, K, P] u32, or empty for zeros: the phase before each row's first token. rotate() replaces
+  /// it by the phase after the last one.
   Tensor state{};
   /// [B, T, K, P] u16, or empty: φ rounded to 2^-16 turns, made by rotate_and_attend() for its
   /// backward pass, or by rotate().

@@ -19,9 +19,8 @@ Encoding carope(const ModelShape& shape, OptionReader& options) {
   const double weight_deviation = options.number("weight_deviation", 0.0, 0.0);
   const double bias_deviation = options.number("bias_deviation", 0.0, 0.0);
   check<ConfigError>(has_bias || bias_deviation == 0.0,
-                     "position.bias_deviation is {}, but there is no bias; leave it out, or "
-                     "position.bias = false",
-                     bias_deviation);
+                     "{} is {}, but there is no bias: {} is false; leave one of them out",
+                     options.name("bias_deviation"), bias_deviation, options.name("bias"));
   GateSpec gate{.input = input,
                 .weight = {.name = "weight",
                            .shape = {shape.key_heads, shape.width},

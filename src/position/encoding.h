@@ -37,8 +37,8 @@ enum class GateInput : std::uint8_t {
 /// A gate of each layer: logits z = x Wᵀ + b in fp32, one a token and key head.
 struct GateSpec {
   GateInput input = GateInput::kHidden;
-  ParameterSpec weight;               // [K, C]
-  std::optional<ParameterSpec> bias;  // [K]
+  ParameterSpec weight;                 // [K, C]
+  std::optional<ParameterSpec> bias{};  // [K]
 };
 
 /// Pair p has the phase (position + 1) increments_p.
@@ -51,7 +51,7 @@ struct FixedTurns {
 struct PowerTurns {
   GateSpec gate;
   std::int64_t exponent_start = 0;
-  std::vector<double> ratios;  // [P], or empty: all are 1
+  std::vector<double> ratios{};  // [P] from 0 to 2^20, or empty: all are 1
 };
 
 /// A linear map of a head's vector that depends on its token's position and has no parameters, for
@@ -93,6 +93,9 @@ struct Encoding {
   std::optional<Slopes> bias{};
   std::optional<std::int64_t> max_length{};  // the longest sequence it serves, if there is a bound
 };
+
+/// Throws unless the parts fit the model and each other.
+void check_encoding(const Encoding& encoding, const ModelShape& shape);
 
 /// The gate that sets the frequency of each token; null if the encoding has none.
 const GateSpec* gate_of(const Encoding& encoding);

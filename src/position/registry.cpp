@@ -35,6 +35,9 @@ constexpr Entry kEncodings[] = {CAROPE_ENCODINGS(CAROPE_ENTRY)};
 #undef CAROPE_ENTRY
 
 const Entry& entry_of(const std::string& name) {
+  check<ConfigError>(
+      !name.empty(),
+      "position.encoding: a name is empty; write names joined by '+', e.g. rope+alibi");
   const auto* found = std::find_if(std::begin(kEncodings), std::end(kEncodings),
                                    [&](const Entry& entry) { return name == entry.name; });
   if (found != std::end(kEncodings)) {
@@ -96,6 +99,7 @@ class Composition {
     if (!given) {
       return;
     }
+    check<ConfigError>(owner != part, "position.encoding = {}: '{}' occurs twice", name_, part);
     check<ConfigError>(!place,
                        "position.encoding = {}: both '{}' and '{}' {}; leave one of them out",
                        name_, owner, part, what);
@@ -129,11 +133,12 @@ Encoding compose(const std::string& name, const std::vector<std::string>& parts,
       resolved[prefix + key] = value;
     }
   }
-  for (const auto& [key, value] : options) {
+  if (!options.empty()) {
+    const auto& [key, value] = *options.begin();
     throw ConfigError(
-        fmt::format("position.{} = {}: in position.encoding = {} an option carries the name of its "
-                    "part, e.g. position.{}.{}",
-                    key, to_string(value), name, parts.front(), key));
+        fmt::format("position.{} = {}: the parts of position.encoding = {} have no such option; "
+                    "options carry the name of their part, e.g. position.{}.NAME",
+                    key, to_string(value), name, parts.front()));
   }
   return composition.whole();
 }
@@ -158,6 +163,14 @@ Encoding make_encoding(const std::string& name, const ModelShape& shape, const O
   if (parts.size() > 1) {
     encoding = compose(name, parts, shape, options, read);
   } else {
+    for (const auto& [key, value] : options) {
+      if (key.starts_with(name + ".")) {
+        throw ConfigError(fmt::format(
+            "position.{} = {}: write position.{}; options carry the name of a part only "
+            "where encodings are composed",
+            key, to_string(value), key.substr(name.size() + 1)));
+      }
+    }
     OptionReader reader("position", options);
     encoding = entry_of(name).make(shape, reader);
     read = reader.finish();

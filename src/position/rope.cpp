@@ -10,7 +10,7 @@ namespace {
 double share(OptionReader& options, const char* name) {
   const double value = options.number(name, 1.0, 0.0);
   check<ConfigError>(0.0 < value && value <= 1.0,
-                     "position.{} = {} is not possible; give a share above 0, up to 1", name,
+                     "{} = {} is not possible; give a share above 0, up to 1", options.name(name),
                      value);
   return value;
 }
@@ -28,20 +28,20 @@ Encoding rope(const ModelShape& shape, OptionReader& options) {
   const double rotary_fraction = share(options, "rotary_fraction");
   const RopeScaling scaling = read_scaling(options, shape);
   const auto dim = static_cast<std::int64_t>(static_cast<double>(shape.head_dim) * rotary_fraction);
-  check<ConfigError>(
-      dim >= 2 && dim % 2 == 0,
-      "position.rotary_fraction = {} leaves {} of a head's {} channels to turn; they "
-      "must be an even number, 2 or more",
-      rotary_fraction, dim, shape.head_dim);
+  check<ConfigError>(dim >= 2 && dim % 2 == 0,
+                     "{} = {} leaves {} of a head's {} channels to turn; they must be an even "
+                     "number, 2 or more",
+                     options.name("rotary_fraction"), rotary_fraction, dim, shape.head_dim);
   const float magnitude = scaled_magnitude(scaling);
-  check<ConfigError>(fraction == 1.0 || magnitude == 1.0F,
-                     "position.scaling = yarn also scales the channels that turn, which "
-                     "position.fraction = {} does not tell apart; use position.rotary_fraction",
-                     fraction);
+  check<ConfigError>(
+      fraction == 1.0 || magnitude == 1.0F,
+      "yarn multiplies q and k by a factor, also the pairs that {} = {} lets stand; use "
+      "{}",
+      options.name("fraction"), fraction, options.name("rotary_fraction"));
   std::vector<double> frequencies = scaled_frequencies(scaling, dim / 2, base, shape.served);
   const auto turning = static_cast<std::ptrdiff_t>(fraction * static_cast<double>(dim / 2));
-  check<ConfigError>(turning >= 1, "position.fraction = {} lets none of {} pairs turn", fraction,
-                     dim / 2);
+  check<ConfigError>(turning >= 1, "{} = {} lets none of {} pairs turn", options.name("fraction"),
+                     fraction, dim / 2);
   std::fill(frequencies.begin() + turning, frequencies.end(), 0.0);
   return {.rotation = RotationSpec{.turns = FixedTurns{to_turns(frequencies)},
                                    .pairs = dim / 2,

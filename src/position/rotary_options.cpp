@@ -10,16 +10,12 @@ RotaryLayout rotary_layout(OptionReader& options) {
 
 double rotary_base(OptionReader& options) {
   const double base = options.number("base", 10000.0, 1.0);
-  check<ConfigError>(base > 1.0, "position.base = {} turns every pair alike; give more than 1",
-                     base);
+  check<ConfigError>(base > 1.0, "{} = {} turns every pair alike; give more than 1",
+                     options.name("base"), base);
   return base;
 }
 
 void check_rotary(const ModelShape& shape) {
-  check<ConfigError>(
-      shape.head_dim % 2 == 0,
-      "model.heads = {} gives each head {} of width {}; a rotary encoding needs an even number",
-      shape.heads, shape.head_dim, shape.width);
   check<ConfigError>(
       shape.pairs() <= kMaxRotaryPairs,
       "model.heads = {} gives each head {} dimensions; a rotary encoding takes at most {}",

@@ -63,10 +63,10 @@ RopeScaling read_scaling(OptionReader& options, const ModelShape& shape) {
   scaling.kind = options.choice<ScalingKind>("scaling", ScalingKind::kNone, kinds());
   scaling.factor = options.number("factor", 1.0, 1.0);
   scaling.original_length = options.integer("original_length", shape.length, 1);
-  check<ConfigError>(scaling.kind != ScalingKind::kNone || scaling.factor == 1.0,
-                     "position.factor = {} has nothing to scale; give position.scaling, e.g. "
-                     "\"yarn\", or leave the factor out",
-                     scaling.factor);
+  check<ConfigError>(
+      scaling.kind != ScalingKind::kNone || scaling.factor == 1.0,
+      "{} = {} has nothing to scale; give {}, e.g. \"yarn\", or leave the factor out",
+      options.name("factor"), scaling.factor, options.name("scaling"));
   return scaling;
 }
 
@@ -78,14 +78,14 @@ std::vector<double> scaled_frequencies(const RopeScaling& scaling, std::int64_t 
   const bool changes_base =
       scaling.kind == ScalingKind::kNtk || scaling.kind == ScalingKind::kDynamicNtk;
   check<ConfigError>(pairs > 1 || !changes_base,
-                     "position.scaling changes RoPE's base, but there is one pair, which has none; "
-                     "use linear");
+                     "{} changes RoPE's base, which has no effect on one rotary pair; use linear",
+                     "position.scaling");
   switch (scaling.kind) {
     case ScalingKind::kNtk:
       base = stretched_base(base, s, pairs);
       break;
     case ScalingKind::kDynamicNtk:
-      base = stretched_base(base, s * longer - (s - 1.0), pairs);
+      base = stretched_base(base, 1.0 + s * (longer - 1.0), pairs);
       break;
     default:
       break;
@@ -116,24 +116,43 @@ float scaled_magnitude(const RopeScaling& scaling) {
              : 1.0F;
 }
 
-Options with_rope_scaling(const std::string& encoding, const ModelShape& shape,
-                          const Options& options, const std::string& scaling) {
+namespace {
+
+struct NamedScaling {
+  std::string name;
+  double factor = 1.0;
+};
+
+NamedScaling parse_scaling(const std::string& text) {
   std::vector<std::string> names;
   for (const auto& [name, kind] : kinds()) {
     names.push_back(name);
   }
-  const std::size_t colon = scaling.find(':');
-  const std::string name = scaling.substr(0, colon);
-  double factor = 1.0;
-  bool is_number = name == "none" && colon == std::string::npos;
+  const std::size_t colon = text.find(':');
+  NamedScaling scaling{.name = text.substr(0, colon)};
+  bool is_whole = scaling.name == "none";
   if (colon != std::string::npos) {
-    const char* const end = scaling.data() + scaling.size();
-    const auto [rest, error] = std::from_chars(scaling.data() + colon + 1, end, factor);
-    is_number = error == std::errc() && rest == end;
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, scaling.factor);
+    is_whole = error == std::errc() && rest == end && scaling.name != "none";
   }
-  check<ConfigError>(std::find(names.begin(), names.end(), name) != names.end() && is_number,
-                     "RoPE scaling '{}' is not possible; write NAME:FACTOR, e.g. yarn:4. Names: {}",
-                     scaling, fmt::join(names, ", "));
+  check<ConfigError>(
+      std::find(names.begin(), names.end(), scaling.name) != names.end() && is_whole,
+      "RoPE scaling '{}' is not possible; write NAME:FACTOR, e.g. yarn:4, or none. Names: {}", text,
+      fmt::join(names, ", "));
+  return scaling;
+}
+
+}  // namespace
+
+std::string canonical_scaling(const std::string& text) {
+  const NamedScaling scaling = parse_scaling(text);
+  return scaling.name == "none" ? scaling.name : fmt::format("{}:{}", scaling.name, scaling.factor);
+}
+
+Options with_rope_scaling(const std::string& encoding, const ModelShape& shape,
+                          const Options& options, const std::string& text) {
+  const NamedScaling scaling = parse_scaling(text);
   Options resolved;
   make_encoding(encoding, shape, options, &resolved);
   const std::string key = "scaling";
@@ -141,17 +160,20 @@ Options with_rope_scaling(const std::string& encoding, const ModelShape& shape,
     if (option == key || option.ends_with("." + key)) {
       const std::string part = option.substr(0, option.size() - key.size());
       Options changed = options;
-      changed[part + "scaling"] = name;
-      changed[part + "factor"] = factor;
-      make_encoding(encoding, shape, changed);  // refuses what is not possible
+      changed[part + key] = scaling.name;
+      changed[part + "factor"] = scaling.factor;
+      try {
+        make_encoding(encoding, shape, changed);
+      } catch (const ConfigError& error) {
+        throw ConfigError(fmt::format("RoPE scaling '{}': {}", text, error.what()));
+      }
       return changed;
     }
   }
-  throw ConfigError(
-      fmt::format("the encoding '{}' has no fixed rotation, so RoPE scaling '{}' has nothing to "
-                  "scale; leave it "
-                  "out, or name a run with RoPE",
-                  encoding, scaling));
+  throw ConfigError(fmt::format(
+      "the encoding '{}' has no option 'scaling', so RoPE scaling '{}' has nothing to scale; leave "
+      "it out, or name a run with RoPE",
+      encoding, text));
 }
 
 }  // namespace carope

@@ -28,9 +28,13 @@ std::vector<double> scaled_frequencies(const RopeScaling& scaling, std::int64_t 
 /// What cosines and sines are multiplied by.
 float scaled_magnitude(const RopeScaling& scaling);
 
+/// A scaling as people write it, "yarn:4" or "none", always in the same way. Throws where it is
+/// none.
+std::string canonical_scaling(const std::string& text);
+
 /// The options of a trained model's encoding with another scaling, written as "yarn:4". Throws
-/// where the encoding has no fixed rotation to scale.
+/// where the encoding has none.
 Options with_rope_scaling(const std::string& encoding, const ModelShape& shape,
-                          const Options& options, const std::string& scaling);
+                          const Options& options, const std::string& text);
 
 }  // namespace carope

@@ -30,7 +30,7 @@ std::string configuration_of(const RunRecord& run) {
   Settings settings = with_defaults(run.settings);
   settings["train"].erase("seed");
   settings["data"].erase("path");
-  return to_toml(settings) + run.data_sha256;
+  return to_toml(settings) + run.data_sha256 + run.evaluated_with;
 }
 
 std::string label_of(const RunRecord& run) { return run.label.value_or(run.encoding); }

@@ -303,9 +303,13 @@ std::vector<RunRecord> load_scaled(const RunRecord& run) {
   std::sort(files.begin(), files.end());
   for (const std::filesystem::path& file : files) {
     EvaluationRecord evaluation = read_evaluation(file, kScaleAgain);
-    const std::string scaling =
-        evaluation.rope_scaling +
-        (evaluation.step == run.steps ? "" : fmt::format(" (step {})", evaluation.step));
+    std::string scaling = evaluation.rope_scaling;
+    if (evaluation.step != run.steps) {
+      scaling += fmt::format(", step {}", evaluation.step);
+    }
+    if (run.evaluation && run.evaluation->tokens != evaluation.tokens) {
+      scaling += fmt::format(", on {} tokens", evaluation.tokens);
+    }
     check<FileError>(!evaluation.rope_scaling.empty(), "{} does not say its rope_scaling; {}",
                      file.string(), kScaleAgain);
     const auto [at, is_new] = by_scaling.try_emplace(scaling, run);
@@ -313,7 +317,7 @@ std::vector<RunRecord> load_scaled(const RunRecord& run) {
     if (is_new) {
       // What was trained is the run's, and shown there.
       scaled.label = fmt::format("{}, {}", run.label.value_or(run.encoding), scaling);
-      scaled.settings["position"]["evaluated_with"] = scaling;
+      scaled.evaluated_with = scaling;
       scaled.training.clear();
       scaled.validation.clear();
       scaled.memory_bytes.reset();

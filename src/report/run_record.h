@@ -86,6 +86,7 @@ struct RunRecord {
   std::optional<std::string> label;  // label.json
   std::int64_t order = kLast;        // among the labels of a report
   std::string encoding, version, data_sha256, device, precision;
+  std::string evaluated_with;  // the RoPE scaling of the evaluation, where it is not the run's
   std::optional<double> memory_bytes;
   std::int64_t seed = 0, layers = 0, heads = 0, width = 0, vocabulary = 0, length = 0;
   Settings settings;
@@ -104,7 +105,8 @@ std::string folder_name(const std::filesystem::path& folder);
 RunRecord load_run(const std::filesystem::path& folder);
 
 /// A record for each RoPE scaling that the run was evaluated with, labelled e.g. "rope, yarn:4",
-/// with the step where it is not the run's last one.
+/// with its step and its
+/// tokens where they are not those of the run's own evaluation.
 std::vector<RunRecord> load_scaled(const RunRecord& run);
 
 /// Several runs, and what they are called together.

@@ -2,7 +2,7 @@
 
 namespace carope::encodings {
 
-/// RoPE whose frequencies fall evenly from 1 to `slowest` instead of geometrically.
+/// RoPE whose frequencies fall evenly from 1 towards `slowest` instead of geometrically.
 Encoding even_rope(const ModelShape& shape, OptionReader& options) {
   check_rotary(shape);
   const double slowest = options.number("slowest", 1e-4, 0.0);

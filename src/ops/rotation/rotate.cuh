@@ -5,6 +5,7 @@
 #include "ops/cuda/kernel.cuh"
 #include "ops/cuda/sequence.cuh"
 #include "ops/rotation.h"
+#include "ops/rotation/direction.h"
 
 // How rotary kernels see q and k: a thread works on a group of neighbouring pairs of one head.
 namespace carope::cuda {
@@ -14,9 +15,6 @@ inline constexpr int kRotaryThreads = 256;
 
 /// How a group is moved: with wide accesses in one of the two layouts, or element by element.
 enum class Access : std::uint8_t { kHalf, kInterleaved, kAny };
-
-/// The backward pass of a rotation is a rotation the other way.
-enum class Direction : std::uint8_t { kForward, kBackward };
 
 struct HeadShape {
   int pairs;

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "ops/rotation.h"
+#include "ops/rotation/direction.h"
 #include "ops/simd_cpu.h"
 
 namespace carope::cpu {
@@ -22,9 +23,6 @@ void with_pairs(std::int64_t pairs, const Body& body) {
       return body(pairs);
   }
 }
-
-/// The backward pass of a rotation is a rotation the other way.
-enum class Direction : std::uint8_t { kForward, kBackward };
 
 /// The sines and cosines of one head's pairs. `Count` is what with_pairs() hands out.
 template <class Count>
