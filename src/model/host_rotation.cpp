@@ -7,11 +7,11 @@
 namespace carope {
 namespace {
 
-/// Whether a context has said that this is slow.
-struct Announced {
-  explicit Announced(const Context& ctx) : done(!ctx.speaks()) {}
+/// Whether a context has warned that this is slow. Only rank 0 warns.
+struct Warning {
+  explicit Warning(const Context& ctx) : given(!ctx.speaks()) {}
 
-  bool done;
+  bool given;
 };
 
 /// A tensor's copy in this process's memory.
@@ -56,7 +56,7 @@ void map_heads(const Sequence& seq, const CustomTurns::Map& map, const Heads& he
 
 void rotate_on_host(Context& ctx, const Sequence& seq, const CustomTurns::Map& map, const Heads& q,
                     const Heads& k, const Tensor& qkv) {
-  if (!std::exchange(ctx.state<Announced>().done, true)) {
+  if (!std::exchange(ctx.state<Warning>().given, true)) {
     fmt::print(stderr, "warning: this encoding rotates by functions on the host, which is slow\n");
   }
   HostCopy<std::byte> rows(ctx, qkv);
